@@ -76,7 +76,7 @@ test-long: jdk $(VENV)/.test kafka  ## the tests that are marked long, each with
 test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults, and where secrets are left; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --timeout 1200 --durations 15 tests/security tests/spark/test_secrets.py $(ARGS)
 
-# What make test begins with waits for different things: disk, network, JVMs.
+# The first steps of make test wait for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(TESTS_PATH) $(BIN)/python -m support.spark.compiled_spark
@@ -169,7 +169,7 @@ $(ENVIRONMENTS) .venv-docs/.docs: | python
 else
 # Python compiles what is imported, which is a small part of what is installed.
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
-# What the tests need has what the demo needs, and that has what the broker needs.
+# The tests' environment includes the demo's packages, and those include the broker's.
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
@@ -182,7 +182,8 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	@$(TESTS_PATH) $(PYTHON) -m support.programs.lowest make .venv-lowest
 	@touch $@
 
-# What is audited is what users install, with the extras that have wheels; not the tests' own.
+# The audit covers the packages that users install, with the extras that have wheels, and not the
+# packages of the tests.
 .venv-audit/.audit: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk,otel] and pip-audit into .venv-audit …"

@@ -1,7 +1,7 @@
 r"""Measures ways to write a DataFrame to Kafka, side by side in one Spark application.
 
 Contenders write one after another, round by round, on the same cached rows and the same topic
-settings. What counts are the ratios within one run; they stand first.
+settings. The ratios within one run are the results; they come first.
 
   spark-submit --jars <jars of Spark's own Kafka sink> \
     benchmarks/run.py --bootstrap host:port

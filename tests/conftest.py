@@ -57,7 +57,7 @@ NO_KDC = kdc.missing()
 _TESTS = Path(__file__).parent
 
 
-# Workers share the tests file by file. What takes longest comes first, so that no worker begins it
+# Workers share the tests file by file. The longest files come first, so that no worker begins one
 # when the others have nothing left.
 _FIRST = (
     "security/test_renewals.py",
@@ -352,7 +352,7 @@ def secured_kafka(request: pytest.FixtureRequest) -> SecuredKafka:
 def guarded_cluster(request: pytest.FixtureRequest) -> SecuredKafka:
     """Three nodes like that of `secured_kafka`, whose sessions last five seconds; all share it.
 
-    Whatever has no ACL is denied.
+    Access to a resource without an ACL is denied.
     """
     cluster = _shared_cluster(request, "guarded_cluster")
     assert isinstance(cluster, SecuredKafka)

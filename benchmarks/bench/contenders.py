@@ -173,11 +173,11 @@ def write_of(name: str, setting: Setting) -> Write:
     return _BUILDERS[name](setting)
 
 
-# What is compared with itself over TLS.
+# The contenders that are compared with themselves over TLS.
 _WITH_TLS: Final = frozenset(each.over_tls for each in CONTENDERS.values() if each.over_tls)
-# What can write structs, too.
+# The contenders that can write structs, too.
 _WITH_AVRO: Final = (OURS, "R1h", "noop")
-# What reads the rows in the measured write.
+# The contenders that read the rows in the measured write.
 _WITH_PARQUET: Final = (OURS, "R1h", "noop", "R2", "R2t", SAIL)
 
 

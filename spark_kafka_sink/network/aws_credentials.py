@@ -20,7 +20,6 @@ from pkgutil import iter_modules
 from random import Random
 from typing import Any, Final
 
-from spark_kafka_sink import __version__
 from spark_kafka_sink.auth.aws import (
     AwsCredentials,
     AwsOptions,
@@ -35,6 +34,7 @@ from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, install_extra
+from spark_kafka_sink.model import __version__
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues

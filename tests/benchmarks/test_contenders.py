@@ -1,4 +1,4 @@
-"""What the benchmark ships to Spark's workers is enough for its contenders there."""
+"""The files that the benchmark ships to Spark's workers are enough for its contenders there."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_all_clients_of_a_storm_are_connected_at_the_brokers_pace(clients: int) 
     assert len(connected_at) == clients
     for before, after in itertools.pairwise(connected_at):
         assert after - before > 0.00999
-    # Who believes to be connected comes too late for some of the queue's places.
+    # A client that believes it is connected comes too late for some of the queue's places.
     idle_s = connected_at[-1] - (clients - 1) / 100 - ANSWERED_AFTER_S
     assert idle_s == pytest.approx(0) if clients <= BACKLOG else 0 < idle_s < 90
 

@@ -123,7 +123,7 @@ NOT_APPLICABLE: Final = {
     **{("KafkaProducer.begin_transaction", when): _NO_ROW for when in RAISING},
     **{("KafkaProducer.init_transactions", when): _NO_ROW for when in RAISING},
 }
-# What puts rows that were sent before through user code.
+# The calls that pass rows which were sent before to user code.
 ENDS_ROWS: Final = {
     f"KafkaProducer.{name}" for name in ("flush", "commit_transaction", "close", "__exit__")
 }

@@ -1,7 +1,7 @@
-"""What the tests of the jobs stand on: jobs run by spark-submit, one by one or many in one JVM.
+"""The base of the tests of the jobs: jobs run by spark-submit, one by one or many in one JVM.
 
-A JVM takes seconds to start. What must be seen exactly as a user sees it runs by a spark-submit of
-its own; what only must be right runs with others in one, by `run_many.py`.
+A JVM takes seconds to start. A job whose output must be exactly what a user sees runs by a
+spark-submit of its own; the other jobs run together in one JVM, by `run_many.py`.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def test_a_topic_that_could_not_be_compared_is_not_one_that_differs(
     assert ended.returncode == demo_code
     assert said in ended.stdout + ended.stderr
     assert ("DIFFERS" in ended.stdout) == (code == 1)
-    # What differs stays there to be looked at.
+    # A topic that differs is kept, so that a user can read it.
     topics = created(ended.stdout)
     assert len(topics) == 1
     assert deleted(ended.stdout) == ([] if code == 1 else topics)

@@ -105,7 +105,7 @@ def test_both_sinks_write_the_same_records_to_the_same_partitions(
         pinned = Counter((row[1], *record(row)) for row in expected if row[1] is not None)
         for found in records:
             assert pinned <= Counter(found)
-            # What has a key has its place, and its order there.
+            # A row with a key has its partition, and its order there.
             assert [r for r in found if r[1] is not None] == [
                 r for r in records[0] if r[1] is not None
             ]

@@ -46,7 +46,7 @@ COMPLETE = (
     "ln -sf {command} $3/bin/$each; done"
 )
 COMMAND = 'echo "${0##*/} $*"; echo "java: $(command -v java)"'
-# What is there before pip is; then venv fails, or Ctrl-C ends it.
+# venv has made Python, but not pip, when it fails or Ctrl-C ends it.
 WITHOUT_PIP = "ln -sf {false} $3/bin/python; echo 'disk full' >&2; "
 FAILS, STOPPED = WITHOUT_PIP + "exit 1", WITHOUT_PIP + "kill -INT $$"
 # Make's own lines, also those of the make inside the lock.

@@ -154,7 +154,7 @@ def test_a_comparison_without_the_other_sink_is_told(
         PYTHONPATH=os.pathsep.join(map(str, (TESTS, TESTS.parent / "jobs", tmp_path / "site"))),
     )
     assert code_found == code, said
-    # What else was left out is named as well, and nothing twice.
+    # The other tests that were left out are named as well, each once.
     skip_line = f"{NO_PEER}Skipped: there is no Kafka 0.10\n"
     assert f"\nThis sink was compared with no other. {skip_line}" in said
     assert ("= 1 skipped, 1 error in " if code else "= 2 skipped in ") in said

@@ -26,8 +26,8 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-# What is planned with a token has a quarter of its time to expiry left at least: on a machine that
-# does much else, tasks begin seconds after their micro-batch was planned.
+# When a write is planned, its token has at least a quarter of its time to expiry left: on a busy
+# machine, tasks begin seconds after their micro-batch was planned.
 EXPIRY_MS, MAX_LIFE_MS = 40_000, 80_000
 # Only the driver has it in its environment.
 VARIABLE = "KAFKA_PASSWORD_OF_THE_DRIVER"

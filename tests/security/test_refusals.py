@@ -191,7 +191,7 @@ def test_a_missing_right(
 ) -> None:
     if login.mechanism == "GSSAPI":
         need_kdc()
-    # Who may write to any topic may be idempotent.
+    # A user who may write to any topic may be idempotent.
     new_topic(guarded_cluster)
     given = options(guarded_cluster, login, tmp_path, server)
     # Brokers map a certificate's subject; a token's subject is known once it has logged in.

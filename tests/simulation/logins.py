@@ -97,7 +97,7 @@ class Logins:
     def takes_late(self, state: LoginState, request: Any) -> bool:  # noqa: ANN401 - any request type
         """Return whether a request is processed though its connection is closed already."""
         if isinstance(request, SaslHandshakeRequest | SaslAuthenticateRequest):
-            # What follows belongs to a login that nobody ends.
+            # The next requests belong to a login that is never complete.
             state.is_over = True
         has_session = state.ends_at is not None and self._scheduler.now <= state.ends_at
         return has_session and not state.is_over and not state.expects_token

@@ -210,7 +210,7 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     )
     planned = KafkaDataSource(options).streamWriter(by_option.schema, overwrite=False)
     add_partitions(kafka.bootstrap, topic, 5)
-    # What the driver found is remembered; a task finds out by itself.
+    # The driver's result is remembered; a task finds out by itself.
     again = KafkaDataSource(options).streamWriter(by_option.schema, overwrite=False)
     for writer in (planned, again):
         with pytest.raises(DataException, match=grown(topic, 3, 5)):

@@ -65,7 +65,7 @@ def _redaction_regex() -> str:
     ]
 
 
-# What each Python process of the test begins with, also Spark's workers.
+# Each Python process of the test begins with this code, also Spark's workers.
 _SITE = """
 import logging
 logging.basicConfig(level=logging.DEBUG)

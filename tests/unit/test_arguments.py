@@ -39,9 +39,9 @@ from spark_kafka_sink.task_producer import TaskProducer
 
 CLASSES: Final = (KafkaProducer, TaskProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
-# What nobody makes, but has from a call.
+# Objects that a call returns, and that no user makes.
 RESULTS: Final = (RowFuture,)
-# What they inherit is looked at elsewhere, or is for who makes futures.
+# Another test covers their inherited methods, or those are for code that makes futures.
 WITH_THEIR_OWN_ONLY: Final = (RowFuture, TaskProducer)
 # Why the others have no cases of their own.
 NOT_CALLED: Final = {
@@ -93,7 +93,7 @@ NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
 NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
 NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
 NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan")]
-# As of `concurrent.futures`: who waits for what is left of a time may have a negative one.
+# As of `concurrent.futures`: the rest of a caller's time limit may be negative.
 NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan")]
 NO_FUNCTIONS: Final = [5, "print", [print]]
 NO_BYTES: Final = [5, object(), "\ud800", ["v"]]

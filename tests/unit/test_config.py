@@ -210,7 +210,7 @@ LATER: Final = {
 OWN: Final = {"sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.password", "sasl.username"}
 # Options of the Kafka 3.9 client, which Spark 4.2 has, that 4.3's does not have.
 GONE: Final = {"auto.include.jmx.reporter"}
-# What Java takes and this producer does not, and why not.
+# Values that Java takes and this producer does not, and why not.
 STRICTER: Final = {
     ("partitioner.rack.aware", "true"): "client.rack is not set: Java's producer says so later",
     ("request.timeout.ms", "0"): "no response would ever be in time",
@@ -232,7 +232,7 @@ STRICTER: Final = {
     ("transaction.timeout.ms", "0"): "no coordinator takes it",
     ("socket.connection.setup.timeout.max.ms", "-1"): "no connection would ever come up",
 }
-# What Java does not take and this producer does: no other meaning is possible.
+# Values that this producer takes and Java does not: no other meaning is possible.
 MORE_LENIENT: Final = {
     ("acks", "ALL"),
     ("bootstrap.servers", "a:1,,b:2"),

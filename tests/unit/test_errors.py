@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 
-# What stands for every code that has no class of its own.
+# The classes of codes that have no class of their own.
 _GENERIC = (
     ApiException,
     RetriableException,

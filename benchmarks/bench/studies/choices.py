@@ -38,7 +38,7 @@ RECORDS = 5_000
 SLICE_BYTES = 8 << 20
 HEAPS = ("kept", "given back")
 PARTS = (1, 2, 4, 8)
-# What Spark hands over at once, and how long the sink's rows may wait.
+# The rows that Spark hands over at once, and how long the sink's rows may wait.
 ROWS_OF_SPARK = 10_000
 LINGER_S = 0.3
 

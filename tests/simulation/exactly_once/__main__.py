@@ -48,7 +48,7 @@ def replay(seed: int, versions: int | None) -> int:
 
 
 def text_of(figures: Counter[str]) -> str:
-    """Return figures as lines of text. What is lost or doubled ends a run, so both are 0."""
+    """Return figures as lines of text. A lost or doubled row ends a run, so both are 0."""
     faults = {name: count for name, count in sorted(figures.items()) if name.startswith("fault")}
     of_kinds = ", ".join(f"{name.split(': ')[1]} {count}" for name, count in faults.items())
     return (

@@ -1,7 +1,8 @@
 """A Spark application that writes versions of a job: its driver, its executors, its end.
 
 Spark calls the sink in three processes: one plans, executors run tasks, and another one commits or
-aborts. What is not known to be written is run again, by this application or by the next one.
+aborts. A version that is not known to be written is run again, by this application or by the
+next one.
 """
 
 from __future__ import annotations

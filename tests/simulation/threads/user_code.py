@@ -44,7 +44,7 @@ class UnspeakableError(MischiefError):
         raise UnspeakableError
 
 
-# What user code raises that is no Exception, beside what a test raises by mistake.
+# The classes that user code raises on purpose, and that are no Exception.
 NO_EXCEPTIONS: Final = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 

@@ -25,7 +25,7 @@ BY_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 ROWS, PARTITIONS, REPLICAS = 2_000, 3, 3
 SHORT_LIVED: Final = "short-lived"
 """A principal for tickets that end soon."""
-# Who has rights: the client of the certificate, and that of signed tokens, too.
+# The users with rights; the client of the certificate and that of signed tokens, too.
 _USERS: Final = (USER, "client", CLIENT_ID, SHORT_LIVED)
 
 

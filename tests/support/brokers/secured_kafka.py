@@ -2,8 +2,8 @@
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
 of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever, unless the settings
-that a test adds say otherwise. Whatever has no ACL is allowed to everyone; a client without a login
-may do everything.
+that a test adds say otherwise. Resources without an ACL are open to everyone; a client without a
+login may do everything.
 """
 
 from __future__ import annotations

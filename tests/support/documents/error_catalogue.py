@@ -389,7 +389,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/driver/worker_python.py:_check",
             ),
             tests=(
-                "unit/spark/driver/test_worker_failures.py::test_the_sentence_says_what_is_missing_where_and_what_to_do",
+                "unit/spark/driver/hooks/test_worker_failures.py::test_the_sentence_says_what_is_missing_where_and_what_to_do",
                 "unit/spark/driver/test_worker_python.py::test_a_python_that_cannot_run_the_sink_is_one_sentence",
             ),
         ),

@@ -52,9 +52,9 @@ def anchors(text: str) -> set[str]:
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a page's paragraphs and lists.
 
-    Headings, tables, pictures and blocks of code have none. Of a link, only its text counts. What
-    ends without a mark is no sentence but a list of names or links; a colon ends a sentence that
-    introduces a block.
+    Headings, tables, pictures and blocks of code have none. Of a link, only its text counts. A
+    line that ends without a mark is no sentence but a list of names or links; a colon ends a
+    sentence that introduces a block.
     """
     text = _LINK.sub(lambda link: link[0][1:].partition("](")[0], _PICTURE.sub("", text))
     for paragraph in _PARAGRAPH_END.split(_FENCE.sub("", text)):

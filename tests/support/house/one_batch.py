@@ -11,7 +11,7 @@ and in the I/O thread.
 A module counts if one of its functions gets the batch as an argument, has it as ``self``, or
 returns it. The batch is each form that the rows have on their way: the Arrow batch and its columns,
 the columns of records, the slice, the encoded records, the producer's batch, the Produce request,
-and bytes of at least `_LEAST_BYTES`. What is only measured of it (sizes, hashes, numbers) is not
+and bytes of at least `_LEAST_BYTES`. Measures of it (sizes, hashes, numbers) are not
 the batch: a module that decides from numbers does not count, nor does one that tells the time,
 looks up metadata or takes a lock. ``--write`` puts the modules into docs/contributing/one-batch.md.
 """
@@ -57,7 +57,7 @@ _PACKAGE: Final = str(Path(spark_kafka_sink.__file__).parent) + "/"
 # The name of what `wire.message_codecs` generates.
 _GENERATED: Final = re.compile(r"<\w+ v\d+ (reader|writer)>")
 _ROWS: Final = 1000
-# What a batch is on its way.
+# The forms of a batch on its way.
 OF_BATCH: Final = (
     *(pa.RecordBatch, pa.Table, pa.Array, pa.ChunkedArray),
     *(BinaryColumn, RecordColumns, Rows, Slice, GroupedRows, EncodedRecords, EncodedRows),
@@ -193,7 +193,7 @@ def in_several(ways: dict[str, Way]) -> list[str]:
 
 def page_part(ways: dict[str, Way]) -> str:
     """Return what the page has of the ways."""
-    lines = [f"{len(modules(ways))} modules. What stands in brackets calls the module first.\n"]
+    lines = [f"{len(modules(ways))} modules. A name in brackets is the module's first caller.\n"]
     for thread, way in ways.items():
         name = "The task's thread" if thread == threading.main_thread().name else f"`{thread}`"
         lines.append(f"{name}:\n")

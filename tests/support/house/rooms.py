@@ -5,7 +5,7 @@
     PYTHONPATH=tests:jobs python -m support.house.rooms [--write]
 
 An arrow goes from a room to one that it imports. An arrow that follows from two others is left out.
-What every room uses is one node.
+The modules that every room uses are one node.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ _BEGINS: Final = re.compile(r"(Give(?! up)|Gives|Say|Says|Tell|Tells|Have|Has|Se
 _PHRASES: Final = re.compile(
     r"\banew\b|\b(?:is|are|was|were|be|been) told\b|\brefused with a sentence\b|\bwhat becomes of\b"
     r"|\bbecomes of\b|\bcame of it\b|\bwhoever\b|\bin vain\b|\bnobody knows\b|\bis heard of\b"
-    r"|\bheard of\b|\blet go of\b|\btells? of\b|\bsee to it\b|\bby the way that\b",
+    r"|\bheard of\b|\blet go of\b|\btells? of\b|\bsee to it\b|\bby the way that\b"
+    # A clause as the subject of a sentence. A question may begin so, and so may the first sentence,
+    # which may be a name: "What a broker returns."
+    r"|(?-i:\bWhatever\b|(?<=[.!])\s+(?:What|Who)\b(?![^.!?]*\?))",
     re.IGNORECASE,
 )
 

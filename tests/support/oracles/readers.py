@@ -222,7 +222,7 @@ def _read_topics(
                 assert topic is not None
                 assert partition is not None
                 if error is None:
-                    # What comes after the end was written later, while others are still read.
+                    # Records after the end were written later, while others are still read.
                     if (topic, partition) in open_partitions:
                         records[topic].append(_from_confluent(message))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:

@@ -29,7 +29,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # The Spark of `make test`. Spark 4.1 and older do not support Python 3.14.
 _SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
-# What a clone has and a build makes of it, or what is no part of a release.
+# Files that a build makes in a clone, and files that are no part of a release.
 _NOT_COPIED: Final = (
     *(".git", ".ci", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info"),
     *("dist", "build", "spark-warehouse"),

@@ -31,9 +31,9 @@ FEW, MANY = 10_000, 100_000
 PARTITIONS = 4
 ONE_BATCH_EACH = 8 * 1024 * 1024
 PLENTY = 2**28
-# What Spark hands over of either number of rows, one by one.
+# Spark hands over either number of rows in this many batches, one by one.
 ARROW_BATCHES = 10
-# What each partition is sent one after another; all together it is as many rows as above.
+# Each partition gets this many slices, one after another; together they have as many rows as above.
 SLICES = 5
 LEADERS = [1, 2]
 

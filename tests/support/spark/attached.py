@@ -1,6 +1,6 @@
 """A program with a Python process of its own, in the JVM of a Spark session that runs already.
 
-What the program changes in Spark's Python classes ends with it. In a JVM of its own, it would take
+The program's changes in Spark's Python classes end with it. In a JVM of its own, it would take
 several times the processor time.
 """
 

@@ -79,7 +79,7 @@ FULL_TEXTS: Final = (
     "\"x.PlainLoginModule\" 'sufficient';",
     "/**/x.PlainLoginModule/*\n*/optional;",
 )
-# What Java's reader of tokens treats each in its own way.
+# Java's tokenizer treats each of these in its own way.
 PIECES: Final = (
     *"\"\"''==;;//**\\\\\n\r\t -_$.:@+{}#,",
     *(

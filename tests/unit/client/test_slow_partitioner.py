@@ -328,7 +328,7 @@ def test_rows_whose_partitioner_never_returns_expire() -> None:
                 future.result(A_WHILE_S)
         producer.flush()
         wait_for(producer, lambda: all_memory_is_free(producer))
-        # What it returns now is too late.
+        # Its result comes too late now.
         slow.opened.set()
         late = producer.send(TOPIC, b"v")
         wait_for(producer, lambda: len(slow.calls) == 2)

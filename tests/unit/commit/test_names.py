@@ -51,7 +51,7 @@ def test_no_id_of_one_owner_is_an_id_of_another(
 def test_a_task_id_is_never_a_driver_id_and_no_owner_begins_another(
     one: Owner, other: Owner
 ) -> None:
-    # What a listing that is matched by the beginning alone would find.
+    # Otherwise, a listing that matches only the beginning of an id would find both.
     assert one == other or not other.driver_id.startswith(f"{one.driver_id}/")
 
 

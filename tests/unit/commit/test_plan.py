@@ -256,8 +256,8 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided(level: int)
     lost = (LostTransaction(DECIDED.transactions[0], 4),)
     outcome, asked = plan(script, replace(RUN, level=level))
     assert outcome == Torn(DECIDED, lost)
-    # What can be ended is ended, so that readers go on. The record is written again before that, as
-    # the proof that it is the newest.
+    # The transactions that can be ended are ended, so that readers go on. Before that, the record
+    # is written again, as the proof that it is the newest.
     assert kinds(asked)[-1] == "abort"
     assert [each.ask.record for each in asked if isinstance(each.ask, WriteRecord)] == [DECIDED]
     outcome, _ = plan(

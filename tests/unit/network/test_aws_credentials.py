@@ -355,7 +355,7 @@ def test_the_keys_of_a_role_are_not_logged(
     role = 'awsRoleArn="arn:aws:iam::000000000000:role/writer"'
     with caplog.at_level(logging.DEBUG):
         log_in(broker, sasl_jaas_config=f"{MODULE} {role};")
-        # What a user's own code asks is logged as ever.
+        # The requests of a user's own code are logged as usual.
         logging.getLogger("botocore.parsers").debug("of another caller")
     assert len(sts.asked) == 1
     assert "of another caller" in caplog.text

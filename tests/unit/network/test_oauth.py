@@ -301,7 +301,7 @@ def test_what_signs_is_needed_on_the_driver(
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
     with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[pkcs12\]"'):
         security(options)
-    # What signs nothing does not need it.
+    # A login that signs nothing does not need it.
     first_message(by_secret(server.url))
 
 
@@ -314,7 +314,7 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
     (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
     (tmp_path / "ca.pem").write_text(authority.root.certificate)
     with TokenServer(KEY, tls=tmp_path / "server.pem") as server:
-        # What brokers' certificates are checked against is not for the endpoint, as in Java.
+        # The truststore for brokers is not used for the endpoint, as in Java.
         options = by_secret(server.url, ssl_truststore_location=str(tmp_path / "ca.pem"))
         assert "its certificate is refused here" in refusal(options)
         location = f'{MODULE} required ssl.truststore.location="{tmp_path / "ca.pem"}";'

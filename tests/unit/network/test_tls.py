@@ -429,7 +429,7 @@ def test_an_alert_behind_the_first_answer_is_no_refusal(
 ) -> None:
     answered, server = _secured(made, trusting, tmp_path)
     assert answered.received(server.received(answered.encrypt(b"hello"))) == b"hello"
-    # What a server sends that cannot read what came: an alert.
+    # A server that cannot decrypt a record sends an alert.
     with pytest.raises(ssl.SSLError):
         server.received(b"\x17\x03\x03\0\x20" + bytes(32))
     alert = server._outgoing.read()

@@ -122,7 +122,7 @@ def test_the_partition_column_is_not_written_to() -> None:
 def test_the_sticky_partition_changes_after_every_batch_size_of_bytes(
     slices: list[list[int]],
 ) -> None:
-    """Whatever the slices: a row belongs to the stretch in which its first byte lies.
+    """A row belongs to the stretch in which its first byte lies, in slices of any size.
 
     A stretch in which no row begins, since one is larger than it, has no partition drawn for it.
     """

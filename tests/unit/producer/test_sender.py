@@ -71,7 +71,7 @@ def test_while_memory_is_short_the_oldest_go_and_no_more_than_make_room() -> Non
     producer.append(5, [b"x" * 1100])
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0]
-    # What is on its way counts as free, so that the others go on filling.
+    # Memory of batches in flight counts as free, so that the other batches go on filling.
     assert producer.poll() == []
     producer.append(6, [b"x" * 1100])
     (request,) = producer.poll()

@@ -88,7 +88,7 @@ def test_parts_of_a_batch_that_may_have_been_written_get_no_other_number() -> No
     _, *parts = producer.done()
     assert [type(part.error) for part in parts] == [OutOfOrderSequenceException] * 2
     assert all("may have been written before" in str(part.error) for part in parts)
-    # What comes later goes on under a new epoch.
+    # Later rows are sent with a new epoch.
     producer.append(0, [b"later"])
     (later,) = producer.poll()
     assert (batches(later)[0].producer.epoch, batches(later)[0].base_sequence) == (1, 0)

@@ -206,7 +206,7 @@ def test_after_an_error_the_transaction_is_aborted_and_the_next_one_begins_at_0(
     first, second = producer.poll()
     producer.answer(first, POLICY)
     assert manager_of(producer).state is TransactionState.ABORTABLE_ERROR
-    # What follows the lost batch can never be taken: it is not tried again.
+    # A broker can never accept the batch after the lost one: it is not retried.
     producer.answer(second, OUT_OF_ORDER)
     producer.now += 10
     assert producer.poll() == []

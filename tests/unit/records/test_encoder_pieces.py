@@ -11,7 +11,7 @@ from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.encoder import Pieces
 from spark_kafka_sink.records.varint import FieldBytes
 
-# What an Arrow view keeps by itself is up to 12 bytes.
+# An Arrow view contains up to 12 bytes itself.
 PIECES = st.none() | st.binary(max_size=14) | st.binary(min_size=11, max_size=80)
 GIBIBYTE = 1 << 30
 
@@ -60,7 +60,7 @@ def test_varints_of_any_length_are_pieces_too(rows: list[bytes]) -> None:
 
 
 def test_rows_may_be_gibibytes_apart() -> None:
-    """A view's place has 31 bits. What is between the rows here is of nulls, and of no memory."""
+    """A view's place has 31 bits. The gaps between the rows here are nulls, and use no memory."""
     starts = [0, GIBIBYTE - 10, 2 * GIBIBYTE + 5, 3 * GIBIBYTE - 20]
     rows = [b"row at %13d" % start for start in starts]
     data = np.zeros(3 * GIBIBYTE, np.uint8)

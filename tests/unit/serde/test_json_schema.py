@@ -65,7 +65,7 @@ def test_a_schema_is_derived_from_every_type(kind: pa.DataType, expected: dict[s
     assert found.pop("$schema") == "http://json-schema.org/draft-07/schema#"
     assert found.pop("title") == "com.shop.Order"
     assert found == expected
-    # What is derived fits, and only numbers have to be checked in rows.
+    # A derived schema fits, and only numbers have to be checked in rows.
     rules = fit_json(column_type(kind), parse_json_schema(text), "value").rules
     assert [rule.path for rule in rules] == (["value"] if pa.types.is_floating(kind) else [])
 

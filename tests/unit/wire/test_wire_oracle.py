@@ -65,7 +65,7 @@ def test_responses_of_kafka_python_are_read_as_the_values_they_hold(
         sent = at_version(fields, tree, version)
         frame = their_response_frame(api, version, correlation_id, sent)
         assert response_correlation_id(frame) == correlation_id
-        # What the version lacks must come out as its default.
+        # A field that the version lacks must be decoded as its default.
         assert (version, decode_response(api, version, frame)) == (
             version,
             our_response(api, sent),

@@ -212,7 +212,7 @@ def test_no_end_is_sent_where_adding_the_only_partition_was_refused() -> None:
     transactions.answer(transactions.take(), codes.TOPIC_AUTHORIZATION_FAILED)
     assert "t-0" in str(transactions.manager.error)
     assert not transactions.manager.may_send(PARTITION)
-    # What the broker has of a request that failed need not be known: a new epoch ends all of it.
+    # It does not matter what the broker did with the failed request: a new epoch ends all of it.
     calls = transactions.finish(transactions.manager.begin_abort())
     assert calls == [Call.INIT_PRODUCER_ID]
     assert transactions.coordinator.ended == []
@@ -243,7 +243,7 @@ def _both_ways(*codes_of_two: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 NOT_ATTEMPTED = codes.OPERATION_NOT_ATTEMPTED
-"""What a broker says of every partition beside the one that it has something against."""
+"""A broker's answer for the other partitions of a request in which it rejects one."""
 
 
 @pytest.mark.parametrize(

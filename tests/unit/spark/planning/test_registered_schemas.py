@@ -91,7 +91,7 @@ def asked(
     given = {name: value for name, value in given.items() if value}
     before = len(server.calls)
     checked = KafkaDataSource(given).check(schema)[0]
-    # What a client of Spark Connect checks asks nobody.
+    # The check of a Spark Connect client sends no requests.
     assert len(server.calls) == before
     return with_registered_encodings(checked, schema, may_remember=may_remember)
 
@@ -674,7 +674,7 @@ def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None
     assert server.asked() == [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]
     assert asked(server, schema, second, keyFormat="avro").encodings == found[0]
     assert len(server.asked()) == 2
-    # What a micro-batch has chosen is not used by a write, with or without an id.
+    # A write, with or without an id, does not use the choice of a micro-batch.
     batch(server)
     for each in ({"pykafka.write.id": "w3"}, {}):
         asked(server, more=each)

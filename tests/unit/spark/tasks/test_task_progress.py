@@ -166,7 +166,7 @@ def test_a_full_pipe_stops_neither_the_task_nor_the_io_thread(
         with printed_progress("task 5", producer.progress, wait=ticks.wait):
             ticks.tick()
             assert printing.wait(LIMIT_S)
-            # What the I/O thread needs is free, and a second line does not wait behind the first.
+            # The I/O thread's lock is free, and a second line does not wait behind the first.
             with producer._state.lock:
                 producer._state.now()
             print_line("left out")
