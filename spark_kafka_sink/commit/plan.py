@@ -26,7 +26,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import read_back, resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.leftovers import (
@@ -73,18 +72,10 @@ from spark_kafka_sink.commit.steps import (
     received,
     superseded,
 )
-from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.commit.verdicts import NEWER_EPOCH, Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 _S = PlanState
-# After EndTxn, these codes mean that another process uses the driver's transactional id.
-_NEWER_EPOCH: Final = frozenset(
-    {
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.PRODUCER_FENCED,
-    }
-)
 
 Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
@@ -315,7 +306,7 @@ def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
     if not machine.asked_again and at.now + STALE_S < machine.deadline:
         machine = replace(machine, asked_again=True)
         return Step(machine, (Question(at.ask, STALE_S, looks_up=True),))
-    if at.reply.error in _NEWER_EPOCH:
+    if at.reply.error in NEWER_EPOCH:
         return _over(machine, superseded(machine.run.owner))
     what = f"the commit log record of {machine.run.owner} could not be committed"
     return _over(machine, at.failure(what))

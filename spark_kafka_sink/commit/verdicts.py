@@ -57,11 +57,15 @@ class Verdict(Enum):
 
 
 _V = Verdict
-_FENCED: Final[Mapping[int, Verdict]] = {
-    codes.INVALID_PRODUCER_EPOCH: _V.FENCED,
-    codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
-    codes.PRODUCER_FENCED: _V.FENCED,
-}
+# These codes say that another process uses the transactional id, where a request can tell.
+NEWER_EPOCH: Final = frozenset(
+    {
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.PRODUCER_FENCED,
+    }
+)
+_FENCED: Final[Mapping[int, Verdict]] = dict.fromkeys(NEWER_EPOCH, _V.FENCED)
 # The exceptions of each request to the general rule, which is to retry after a retriable code and
 # to fail after any other code.
 _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
@@ -86,12 +90,7 @@ _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
         codes.TRANSACTION_ABORTABLE: _V.RESOLVE,
         codes.UNKNOWN_SERVER_ERROR: _V.RESOLVE,
     },
-    Call.ABORT: {
-        codes.INVALID_PRODUCER_EPOCH: _V.FENCED,
-        codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
-        codes.INVALID_TXN_STATE: _V.COMMITTED,
-        codes.PRODUCER_FENCED: _V.FENCED,
-    },
+    Call.ABORT: {**_FENCED, codes.INVALID_TXN_STATE: _V.COMMITTED},
 }
 _ABORT_1: Final[Mapping[int, Verdict]] = {
     codes.INVALID_TXN_STATE: _V.COMMITTED_OR_EMPTY,
