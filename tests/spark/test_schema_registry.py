@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.brokers import fetch_kafka
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.registry_server import RegistryServer, basic, registry_server
-from support.oracles.readers import Record, read_with_confluent
+from support.oracles.readers import Record, read_with_confluent, wait_for_transactions
 from support.spark.rows_with_schema import (
     EMPTY,
     FULL,
@@ -25,6 +25,7 @@ from support.spark.rows_with_schema import (
     assert_in_java_s_partitions,
     avro_reader,
     expected_orders,
+    json_reader,
     order,
     values_by_key,
     write_over_connect,
@@ -264,6 +265,54 @@ def test_exactly_once(
         frame = atomic_layout(frame, options)
     save(frame, kafka.bootstrap, topic, **given)
     assert found(registry, kafka, topic) == expected_orders(20)
+
+
+@pytest.mark.parametrize("value_format", ["avro", "json_sr"])
+@pytest.mark.parametrize("mode", ["two-phase", "single"])
+def test_a_micro_batch_that_runs_twice_is_written_once(
+    mode: str,
+    value_format: str,
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    registry: RegistryServer,
+    tmp_path: Path,
+) -> None:
+    topic = new_topic(2)
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": topic,
+        **options_of(registry),
+        "keyFormat": "avro",
+        "valueFormat": value_format,
+        "exactlyOnce": mode,
+    }
+    spark.range(20).write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows"))
+    rows = to_kafka(stream, value=value_format, key="id").select(
+        F.struct(F.col("key").alias("name")).alias("key"),
+        "value",
+        F.expr("coalesce(CAST(key AS INT) % 2, 0)").alias("partition"),
+    )
+    if mode == "single":
+        rows = atomic_layout(rows, options)
+    checkpoint = tmp_path / "checkpoint"
+    readers = {"avro": avro_reader, "json_sr": json_reader}
+    expected = [({"name": str(number)}, {"id": number}) for number in range(20)]
+    for _ in range(2):
+        writer = rows.writeStream.format("pykafka").trigger(availableNow=True).options(**options)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query.awaitTermination()
+        assert [each["batchId"] for each in query.recentProgress if each["numInputRows"]] == [0]
+        wait_for_transactions(kafka.bootstrap, topic)
+        records = read_with_confluent(kafka.bootstrap, topic)
+        keys = avro_reader(registry, topic, "key", USER)
+        values = readers[value_format](registry, topic, user_info=USER)
+        found = [(keys(each.key), values(each.value)) for each in records]
+        assert sorted(found, key=lambda row: row[1]["id"]) == expected
+        # Without the mark of its end, Spark runs the micro-batch again.
+        (checkpoint / "commits" / "0").unlink()
+        (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
 
 
 def test_what_does_not_fit_is_refused_before_any_task(

@@ -159,13 +159,16 @@ def avro_reader(
     return read
 
 
-def json_reader(registry: RegistryServer, topic: str) -> Callable[[bytes | None], Any]:
+def json_reader(
+    registry: RegistryServer, topic: str, user_info: str = ""
+) -> Callable[[bytes | None], Any]:
     """Return Confluent's deserializer of JSON, which validates each value by its own schema."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-    client = SchemaRegistryClient({"url": registry.url})
+    user = {"basic.auth.user.info": user_info} if user_info else {}
+    client = SchemaRegistryClient({"url": registry.url, **user})
     read = JSONDeserializer(None, schema_registry_client=client)
     return functools.partial(read, ctx=SerializationContext(topic, MessageField.VALUE))
 
