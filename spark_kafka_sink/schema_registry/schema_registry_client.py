@@ -12,6 +12,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -46,6 +47,7 @@ _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 _MOST_S: Final = 60.0
 _RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
 _LARGEST_ID: Final = 2**31 - 1
 _MOST_REFERENCED: Final = 100
 _CERTIFICATE_HINT: Final = (
@@ -105,12 +107,32 @@ class SchemaRegistryClient:
         """
         path = f"/subjects/{path_encoded(subject)}/versions{_normalized(normalize)}"
         what = f"register a schema in subject {subject!r}"
-        found = self._call("POST", path, what, _request_of(schema))
+        try:
+            found = self._call("POST", path, what, _request_of(schema))
+        except RestClientException as error:
+            known = self._after_conflict(error, subject, schema, normalize=normalize)
+            if known is None:
+                raise
+            return known
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
         has_rules = bool(found.get("ruleSet"))
         schema_id, guid = _id(found, what), _guid(found, what)
         return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
+
+    def _after_conflict(
+        self, error: RestClientException, subject: str, schema: Schema, *, normalize: bool
+    ) -> RegisteredSchema | None:
+        """Return the version that has a schema although its registration failed, None if none has.
+
+        Apicurio Registry 2 returns 409 if another client registers the first version of the
+        subject at the same time, also if both register the same schema.
+        """
+        if error.status != _CONFLICT:
+            return None
+        with suppress(RestClientException):
+            return self.lookup(subject, schema, normalize=normalize)
+        return None
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False

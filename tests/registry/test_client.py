@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import pytest
 from fastavro.schema import to_parsing_canonical_form
@@ -16,6 +19,8 @@ from spark_kafka_sink.schema_registry.schema_registry_client import (
 from spark_kafka_sink.schema_registry.schemas import AVRO, JSON, Schema, SchemaReference
 
 pytestmark = pytest.mark.long(reason="it needs Apicurio Registry, which make test-registry fetches")
+
+CLIENTS: Final = 4
 
 
 def client_of(url: str) -> SchemaRegistryClient:
@@ -63,6 +68,23 @@ def test_a_schema_has_one_id_in_all_calls(any_registry: Registry, new_name: str)
     ]
     assert {each and each.schema_type for each in schemas} == {AVRO}
     assert [each and each.schema_id for each in found] == [first_id] * 3 + [second_id] * 3
+
+
+def test_clients_that_register_one_schema_at_once_get_one_id(
+    any_registry: Registry, new_name: str
+) -> None:
+    all_have_asked = threading.Barrier(CLIENTS, timeout=60)
+
+    def register(_number: int) -> int:
+        client = client_of(any_registry.url)
+        assert client.latest(new_name) is None
+        all_have_asked.wait()
+        return client.register(new_name, record(new_name)).schema_id
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        (schema_id,) = set(pool.map(register, range(CLIENTS)))
+    # 2.6.13 may make a version for each of them, all with this id.
+    assert set(any_registry.ids(new_name)) == {schema_id}
 
 
 def test_what_the_registry_does_not_have_is_no_error(any_registry: Registry, new_name: str) -> None:

@@ -119,6 +119,29 @@ def test_a_schema_is_registered_once_and_found(
     ]
 
 
+def test_a_conflict_with_another_client_that_registers_the_same_schema_is_no_error(
+    server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    def conflict(call: Call) -> Reply | None:
+        """Register the schema for another client first, and refuse it for this one."""
+        if call.path[-1] != "versions":
+            return None
+        server.add("s", LONG.text)
+        return error(409, 409, "An artifact with ID 's' in group 'null' already exists.")
+
+    server.has_guids = True
+    server.fault = conflict
+    assert client.register("s", LONG) == RegisteredSchema(LONG, 1, "s", 1, guid=guid_of(1))
+    assert server.asked() == ["POST /subjects/s/versions", "POST /subjects/s"]
+    # If the other client has registered another schema, the conflict is the error, also if the
+    # schema cannot be looked up.
+    for looked_up in (None, error(403, 403, "not allowed")):
+        server.faults = [conflict(Call("POST", ("versions",), {}, {}, {})), looked_up]
+        with pytest.raises(RestClientException, match="already exists") as found:
+            client.register("s", RECORD)
+        assert found.value.status == 409
+
+
 def test_type_references_and_normalize_are_sent(
     server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
@@ -208,7 +231,10 @@ def test_an_error_is_raised_at_once_with_its_code_and_advice(
     assert words in said
     assert "s3cret" not in said
     assert caught.value.error_code == code
-    assert (len(server.calls), clock.waits) == (1, [])
+    assert clock.waits == []
+    # After a conflict, the client looks the schema up.
+    looked_up = ["POST /subjects/t-value"] if name == "409" else []
+    assert server.asked() == ["POST /subjects/t-value/versions", *looked_up]
 
 
 def test_a_schema_that_is_no_schema_is_an_error(
