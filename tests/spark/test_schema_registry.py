@@ -297,7 +297,12 @@ def test_a_micro_batch_that_runs_twice_is_written_once(
     if mode == "single":
         rows = atomic_layout(rows, options)
     checkpoint = tmp_path / "checkpoint"
-    readers = {"avro": avro_reader, "json_sr": json_reader}
+    read_key = avro_reader(registry, topic, "key", USER)
+    read_value = (
+        json_reader(registry, topic, USER)
+        if value_format == "json_sr"
+        else avro_reader(registry, topic, user_info=USER)
+    )
     expected = [({"name": str(number)}, {"id": number}) for number in range(20)]
     for _ in range(2):
         writer = rows.writeStream.format("pykafka").trigger(availableNow=True).options(**options)
@@ -306,9 +311,7 @@ def test_a_micro_batch_that_runs_twice_is_written_once(
         assert [each["batchId"] for each in query.recentProgress if each["numInputRows"]] == [0]
         wait_for_transactions(kafka.bootstrap, topic)
         records = read_with_confluent(kafka.bootstrap, topic)
-        keys = avro_reader(registry, topic, "key", USER)
-        values = readers[value_format](registry, topic, user_info=USER)
-        found = [(keys(each.key), values(each.value)) for each in records]
+        found = [(read_key(each.key), read_value(each.value)) for each in records]
         assert sorted(found, key=lambda row: row[1]["id"]) == expected
         # Without the mark of its end, Spark runs the micro-batch again.
         (checkpoint / "commits" / "0").unlink()
