@@ -440,7 +440,7 @@ def _plain(array: pa.Array) -> pa.Array:
     """Return an array in one of the layouts that this module reads; most are already in one."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
+        return _plain(array.dictionary).take(array.indices)  # pyarrow decodes none of views
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)

@@ -292,7 +292,7 @@ _EXPECTED: Final = {
     Kind.STRUCT: "it fits a record",
     Kind.ARRAY: "it fits an array",
     Kind.MAP: "it fits a map",
-    Kind.NULL: "it fits null, and a union with null",
+    Kind.NULL: "it fits null, and a union with null; cast it to a type that fits",
     Kind.OTHER: "no type of Avro fits; cast it to string, or drop it",
 }
 

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_encoder import EncodedColumn, encode_avro
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import parse_schema
+from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
 from spark_kafka_sink.serde.row_rules import Fault
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 
@@ -384,6 +384,40 @@ def test_each_type_is_written_as_by_fastavro(name: str, union: str) -> None:
             for given, each in zip(inputs, made, strict=True)
         ]
         assert rows_of(schema, rows) == with_fastavro(schema, values)
+
+
+@pytest.mark.parametrize("name", TYPES_OF_AVRO)
+def test_dictionaries_of_each_type_are_written_as_by_fastavro(name: str) -> None:
+    kind, chance = TYPES_OF_AVRO[name], random.Random(name)
+    schema = {"type": "array", "items": ["null", kind.schema]}
+    for type_ in kind.types:
+        made = [*(kind.value(chance, type_) for _ in range(5)), (None, None)]
+        plain = type_.value_type if pa.types.is_dictionary(type_) else type_
+        words = arrow_array([each[0] for each in made], plain).cast(type_)
+        places = [chance.choice([None, *range(6)]) for _ in range(30)]
+        column = pa.DictionaryArray.from_arrays(pa.array(places, pa.uint16()), words)
+        values = [None if place is None else made[place][1] for place in places]
+        rows = pa.ListArray.from_arrays([3, 3, 20, 30], column)
+        assert rows_of(schema, rows) == with_fastavro(schema, [[], values[3:20], values[20:]])
+
+
+def test_nulls_without_a_type_are_written_as_by_fastavro() -> None:
+    fields = {"n": pa.null(), "l": pa.list_(pa.null()), "m": pa.map_(pa.string(), pa.null())}
+    full: dict[str, Any] = {"n": None, "l": [None, None], "m": {"a": None}}
+    values: list[Any] = [None, full, {"n": None, "l": [], "m": {}}]
+    rows = pa.array([None, {**full, "m": [("a", None)]}, values[2]], pa.struct(fields))
+    items = {"type": "array", "items": ["int", "null", "string"]}
+    entries = {"type": "map", "values": ["null"]}
+    named = {"n": ["string", "null"], "l": ["null", items], "m": [entries]}
+    schema: Json = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": kind} for name, kind in named.items()],
+    }
+    derived: Json = json.loads(derive_schema(column_type(rows.type), "value", "R"))
+    for each in (schema, derived):
+        assert rows_of(each, rows) == with_fastavro(each, values)
+    assert rows_of("null", pa.nulls(2)) == [None, None]
 
 
 # -- golden bytes ---------------------------------------------------------------------------------

@@ -284,7 +284,7 @@ MISFITS: dict[str, tuple[object, pa.DataType, str]] = {
     "zone": (record({"type": "long", "logicalType": "timestamp-micros"}), one(pa.timestamp("us")), "logicalType local-timestamp-millis"),
     "number as a time": (record({"type": "long", "logicalType": "timestamp-millis"}), one(pa.int64()), "expects long with logicalType timestamp-millis there"),
     "double": (record("float"), one(pa.float64()), "it fits double"),
-    "void": (record("int"), one(pa.null()), "it fits null, and a union with null"),
+    "void": (record("int"), one(pa.null()), "column value.f0 is of type null, and the Avro schema expects int there; it fits null, and a union with null; cast it to a type that fits"),
 }  # fmt: skip
 
 
