@@ -1,4 +1,7 @@
-"""Arrow's string and binary views, which Sail may pass, as the strings and bytes that Spark passes.
+"""Arrow's views and dictionaries, which Sail may pass, as the columns that Spark passes.
+
+Sail passes dictionaries if a Parquet file has them, such as one with a column of pandas' type
+category. Some functions of Sail return string and binary views.
 
 Only tasks and plans of Sail import this module.
 """
@@ -9,18 +12,18 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-__all__ = ["batches_without_views", "schema_without_views"]
+__all__ = ["plain_batches", "plain_schema"]
 
 
-def schema_without_views(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with plain types in place of views, at any depth."""
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with plain types in place of views and dictionaries, at any depth."""
     return pa.schema([_field(field) for field in schema], metadata=schema.metadata)
 
 
-def batches_without_views(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with plain columns in place of views; other columns are not copied."""
+def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with the columns of `plain_schema`; other columns are not copied."""
     for batch in batches:
-        plain = schema_without_views(batch.schema)
+        plain = plain_schema(batch.schema)
         yield batch if plain == batch.schema else batch.cast(plain)
 
 
@@ -34,6 +37,8 @@ def _type(kind: pa.DataType) -> pa.DataType:
         plain = pa.string()
     elif pa.types.is_binary_view(kind):
         plain = pa.binary()
+    elif pa.types.is_dictionary(kind) and not _is_view_or_nested(kind.value_type):
+        plain = kind.value_type
     elif pa.types.is_struct(kind):
         plain = pa.struct([_field(kind.field(number)) for number in range(kind.num_fields)])
     elif pa.types.is_list(kind):
@@ -43,3 +48,10 @@ def _type(kind: pa.DataType) -> pa.DataType:
     elif pa.types.is_map(kind):
         plain = pa.map_(_field(kind.key_field), _field(kind.item_field), kind.keys_sorted)
     return plain
+
+
+def _is_view_or_nested(kind: pa.DataType) -> bool:
+    """Return whether pyarrow cannot cast a dictionary of a type to this type."""
+    return bool(
+        pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_nested(kind)
+    )

@@ -56,8 +56,8 @@ class _OptionsOfTasks:
     full_traceback: whether the tracebacks of exceptions have all frames.
     """
 
-    # Whether batches may have string and binary views: those of Sail, never those of Spark.
-    may_get_views = False
+    # Whether batches may have views and dictionaries: those of Sail, never those of Spark.
+    may_get_other_types = False
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
@@ -105,10 +105,10 @@ class _TaskWriter(_OptionsOfTasks):
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
-        if self.may_get_views:
-            from spark_kafka_sink.spark.views import batches_without_views  # noqa: PLC0415 - Spark does not need it
+        if self.may_get_other_types:
+            from spark_kafka_sink.spark.plain_types import plain_batches  # noqa: PLC0415 - Spark does not need it
 
-            iterator = batches_without_views(iterator)
+            iterator = plain_batches(iterator)
         return write_task(self._unpacked(), iterator)
 
 

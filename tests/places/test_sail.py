@@ -35,7 +35,11 @@ class Job:
         """Return what the program prints to stdout and stderr."""
         path = self._folder / "rows.parquet"
         keys = pa.array([f"a key of more than twelve bytes {number}" for number in range(100)])
-        pq.write_table(pa.table({"key": keys, "value": pa.array(NUMBERS)}), path)
+        table = pa.table({"key": keys, "value": pa.array(NUMBERS)})
+        if case.startswith("dictionaries"):
+            columns = [each.dictionary_encode() for each in table.columns]
+            table = pa.table(columns, table.column_names)
+        pq.write_table(table, path)
         ended = subprocess.run(
             [self._python, "-P", PROGRAM, self._kafka.bootstrap, self.topic, path, case],
             cwd=self._folder,
@@ -73,7 +77,7 @@ def job(
     return Job(need_python_of("sail"), kafka, new_topic(3), tmp_path)
 
 
-@pytest.mark.parametrize("case", ["parquet", "views", "repartitioned"])
+@pytest.mark.parametrize("case", ["parquet", "dictionaries", "views", "repartitioned"])
 def test_a_batch_job_writes_every_row_once(job: Job, case: str) -> None:
     said = job.run(case)
     assert "\nwritten\n" in said, said

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.views import schema_without_views
+from spark_kafka_sink.spark.plain_types import plain_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +22,8 @@ __all__ = ["as_spark_schema", "check_without_task_numbers"]
 
 
 def as_spark_schema(schema: pa.Schema) -> StructType:
-    """Return Spark's schema of a pyarrow schema; string and binary views are strings and bytes."""
-    found: StructType = from_arrow_schema(schema_without_views(schema))
+    """Return Spark's schema of a pyarrow schema; views and dictionaries have plain types."""
+    found: StructType = from_arrow_schema(plain_schema(schema))
     return found
 
 

@@ -117,7 +117,7 @@ class KafkaDataSource(DataSource):
         options, _ = self.check(found)
         check_without_task_numbers(options)
         writer = self._planned_writer(found)
-        writer.may_get_views = True
+        writer.may_get_other_types = True
         return writer
 
     def _planned_writer(
