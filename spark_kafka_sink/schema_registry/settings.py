@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from spark_kafka_sink.config import option_fields
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.config import of_other_client, option_fields
+from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.model import LARGEST_INT32, Secret
 
 URL_OPTION: Final = "schema.registry.url"
@@ -60,6 +60,24 @@ REGISTRY_OPTIONS: Final = (
     "latest.cache.ttl.sec",
     "use.schema.id",
 )
+_PROXY: Final = "set http_proxy or https_proxy in the environment of the driver"
+_LIMITS: Final = "remove it, because the time limits and retries of calls to the registry are fixed"
+# Options of Confluent's clients that this sink does not have, and what to do.
+_INSTEAD: Final = {
+    "cache.capacity": "remove it, because the sink keeps each schema that it has asked for",
+    "cache.latest.ttl.sec": "set latest.cache.ttl.sec",
+    "http.connect.timeout.ms": _LIMITS,
+    "http.read.timeout.ms": _LIMITS,
+    "max.retries": _LIMITS,
+    "proxy": _PROXY,
+    "proxy.host": _PROXY,
+    "proxy.port": _PROXY,
+    "retries.max.wait.ms": _LIMITS,
+    "retries.wait.ms": _LIMITS,
+    "schema.id.serializer": f"set {' or '.join(_ID_OPTIONS.values())}",
+    "subject.name.strategy": f"set {' or '.join(_STRATEGY_OPTIONS.values())}",
+    "timeout": _LIMITS,
+}
 # The names of Confluent's classes, and whether each writes the id into a header.
 _ID_SERIALIZERS: Final = {"PrefixSchemaIdSerializer": False, "HeaderSchemaIdSerializer": True}
 _NEVER: Final = -1.0
@@ -150,6 +168,23 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
             if name in named and _is_header_serializer(name, named[name])
         ),
     )
+
+
+def of_registry_client(name: str) -> str | None:
+    """Return what to do in place of an option of Confluent's clients, None for other names.
+
+    name: in lower case. Java's clients accept their options also with the prefix schema.registry.
+    """
+    bare = name.removeprefix(TLS_PREFIX)
+    advice = _INSTEAD.get(bare)
+    if bare != name and bare in REGISTRY_OPTIONS:
+        advice = f"set {bare}"
+    if advice is not None:
+        return f"is an option of Confluent's registry clients: {advice}"
+    if bare == name or not bare.startswith("ssl."):
+        return None
+    with name_options(TLS_PREFIX.__add__):
+        return of_other_client(bare)
 
 
 def _flag(name: str, value: str | None) -> bool | None:

@@ -46,6 +46,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
     REGISTRY_OPTIONS,
     RegistrySettings,
+    of_registry_client,
     registry_settings,
 )
 from spark_kafka_sink.spark.exactly_once import (
@@ -412,6 +413,8 @@ def not_an_option(name: str) -> str:
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
     """
+    if (reason := of_registry_client(name)) is not None:
+        return f"option {name} {reason}"
     if (reason := of_other_client(name)) is not None:
         with name_kafka_options():
             return f"option {name} {reason}"

@@ -37,6 +37,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "config.py:check_names",
                 "config.py:_unknown",
                 "config.py:of_other_client",
+                "schema_registry/settings.py:of_registry_client",
                 "spark/options.py:_sink_options",
                 "spark/options.py:not_an_option",
                 "spark/options.py:_complain",
@@ -47,6 +48,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_refused_with_the_reason",
                 "unit/test_config.py::test_an_option_of_librdkafka_is_answered_with_java_s",
                 "unit/test_config.py::test_an_option_that_only_librdkafka_has_is_refused_or_warned_of",
+                "unit/schema_registry/test_settings.py::test_an_option_of_confluent_s_clients_is_answered_with_what_to_do",
             ),
         ),
         Entry(

@@ -69,6 +69,15 @@ def test_without_credentials_none_are_sent(server: RegistryServer) -> None:
     assert authorization(server, client_of(server.url)) is None
 
 
+def test_requests_go_through_the_proxy_of_the_environment(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert client_of(REMOTE).latest("t") is None
+    assert [call.headers["host"] for call in server.calls] == [REMOTE.removeprefix("http://")]
+
+
 def test_users_and_passwords_are_sent(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from spark_kafka_sink.schema_registry.settings import (
     SubjectNameStrategy,
     registry_settings,
 )
+from spark_kafka_sink.spark.options import sink_options
 
 URL = {"schema.registry.url": "http://localhost:8081"}
 
@@ -94,6 +95,30 @@ def test_subjects_are_named_as_in_java() -> None:
 def test_an_invalid_value_is_refused(name: str, value: str, expected: str) -> None:
     with pytest.raises(ConfigException, match=f"option {name} is .*{expected}"):
         registry_settings({**URL, name.lower(): value})
+
+
+@pytest.mark.parametrize(
+    ("name", "what_to_do"),
+    [
+        ("proxy", "set http_proxy or https_proxy in the environment of the driver"),
+        ("proxy.host", "set http_proxy or https_proxy in the environment of the driver"),
+        ("schema.registry.proxy.port", "set http_proxy or https_proxy in the environment of the"),
+        ("max.retries", "remove it, because the time limits and retries of calls to the registry"),
+        ("cache.latest.ttl.sec", "set latest.cache.ttl.sec"),
+        ("subject.name.strategy", "set key.subject.name.strategy or value.subject.name.strategy"),
+        ("schema.registry.basic.auth.user.info", "set basic.auth.user.info"),
+        ("schema.registry.ssl.ca.location", "set schema.registry.ssl.truststore.location"),
+        ("schema.registry.ssl.key.location", "set schema.registry.ssl.keystore.location; the file"),
+    ],
+)
+def test_an_option_of_confluent_s_clients_is_answered_with_what_to_do(
+    name: str, what_to_do: str
+) -> None:
+    given = {**URL, "kafka.bootstrap.servers": "h:1", name: "s3cret"}
+    with pytest.raises(ConfigException, match=f"^option {name} is an option of") as refused:
+        sink_options(given)
+    assert f" clients: {what_to_do}" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_no_secret_is_shown() -> None:
