@@ -462,19 +462,20 @@ def test_two_jobs_that_register_at_once_write_with_one_id(
     assert server.subjects == {"t-value": [1]}
 
 
+@pytest.mark.parametrize(("status", "then"), [(500, REGISTER), (409, LOOKUP)])
 def test_a_registry_that_is_busy_with_another_registration_is_asked_again(
-    server: RegistryServer,
+    status: int, then: str, server: RegistryServer
 ) -> None:
     def conflict(call: Call) -> Reply | None:
         """Register the schema for another job when this one does."""
         if str(call) != REGISTER or server.subjects:
             return None
         server.add("t-value", DERIVED)
-        return Reply(500, {"error_code": 50001}, {"Retry-After": "0"})
+        return Reply(status, {"error_code": status}, {"Retry-After": "0"})
 
     server.fault = conflict
     assert asked(server).encodings == (encoding(DERIVED, 1),)
-    assert server.asked() == [LATEST, REGISTER, REGISTER]
+    assert server.asked() == [LATEST, REGISTER, then]
     assert server.subjects == {"t-value": [1]}
 
 
