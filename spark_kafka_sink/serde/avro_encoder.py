@@ -372,19 +372,24 @@ class _Datums:
         lengths = np.full(count, size) if live is None else live * np.int64(size)
         self._piece(column, offsets[:-1], lengths)
 
-    def decimal(self, _plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the length and the bytes of a number: big-endian, as few as possible."""
+    def decimal(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
+        """Add the bytes of a number: big-endian, as few as possible. Their length is before them.
+
+        In the form RAW_DECIMAL, there is no length.
+        """
         low, high = _halves(array)
         sizes = _sizes(low, high)
         if live is not None:
             sizes = sizes * live
         if int(sizes.max(initial=0)) <= _WORD_BYTES:
-            self._raw(sizes.astype(np.uint64) << np.uint64(1), 1, live)
+            if plan.form is Form.DECIMAL:
+                self._raw(sizes.astype(np.uint64) << np.uint64(1), 1, live)
             # A shift by 64 returns 0.
             shifts = np.uint64(64) - (sizes.astype(np.uint64) << np.uint64(3))
             self._fields().raw_of(low.byteswap() >> shifts, sizes)
             return
-        self._varint(sizes, live)
+        if plan.form is Form.DECIMAL:
+            self._varint(sizes, live)
         rows = _big_endian(low, high)
         ends = np.arange(_DECIMAL_BYTES, rows.size + 1, _DECIMAL_BYTES)
         self._piece(BinaryColumn(rows.reshape(-1), np.append(0, ends), None), ends - sizes, sizes)
@@ -416,6 +421,7 @@ _WRITERS: Final[dict[Form, Callable[[_Datums, Leaf, pa.Array, Mask], None]]] = {
     Form.UUID: _Datums.uuid,
     Form.DECIMAL: _Datums.decimal,
     Form.RAW: _Datums.raw,
+    Form.RAW_DECIMAL: _Datums.decimal,
     Form.FIXED: _Datums.fixed,
     Form.FIXED_UUID: _Datums.fixed_uuid,
     Form.FIXED_DECIMAL: _Datums.fixed_decimal,

@@ -48,8 +48,10 @@ class Form(Enum):
     STRING = "length and text"
     UUID = "length and text of a UUID"
     DECIMAL = "length and bytes of a number"
-    # The bytes of a text or of binary data, without their length. A text is made valid UTF-8.
+    # The bytes of a text, of binary data or of a number, without their length. A text is made valid
+    # UTF-8.
     RAW = "the bytes"
+    RAW_DECIMAL = "the bytes of a number without a length"
     # `Leaf.size` bytes.
     FIXED = "bytes"
     FIXED_UUID = "the bytes of a UUID"

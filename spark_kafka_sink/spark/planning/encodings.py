@@ -178,6 +178,9 @@ def _names_given(options: FormatOptions) -> list[str]:
 
 
 _WHAT: Final = "an Avro schema"
+# With a registry, if the whole column is of type bytes, also with the logical type decimal.
+# Confluent's clients write and read it so.
+_WITHOUT_LENGTH: Final = {Form.BYTES: Form.RAW, Form.DECIMAL: Form.RAW_DECIMAL}
 
 
 class _AvroFormat:
@@ -222,9 +225,8 @@ class _AvroFormat:
         plan = fit(self._kind, schema, self._name)
         if schema_id is None:
             return ColumnEncoding(self._name, plan)
-        # If the whole column is of type bytes, Confluent's clients write it without its length.
-        if isinstance(plan, Leaf) and plan.form is Form.BYTES:
-            plan = replace(plan, form=Form.RAW)
+        if isinstance(plan, Leaf):
+            plan = replace(plan, form=_WITHOUT_LENGTH.get(plan.form, plan.form))
         return ColumnEncoding(self._name, plan, schema_id_prefix(schema_id))
 
     @contextmanager

@@ -12,19 +12,24 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import Call, RegistryServer, Reply, basic, error, guid_of
+from support.spark.rows_with_schema import avro_reader
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
-from spark_kafka_sink.serde.avro_plan import Form, fit
+from spark_kafka_sink.serde.avro_encoder import encode_avro
+from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.json_schema import JsonPlan
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.options import SinkOptions
@@ -428,16 +433,33 @@ def test_brokers_are_checked_for_headers_that_tasks_add(
     assert checked == [bool(options)]
 
 
-def test_bytes_that_are_the_whole_value_have_no_length(server: RegistryServer) -> None:
-    for kind in (T.BinaryType(), T.StringType()):
-        server.subjects["t-value"] = []
-        server.add("t-value", '"bytes"')
-        (found,) = asked(server, rows(kind)).encodings
-        assert found.plan.form is Form.RAW  # type: ignore[union-attr]
-    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
-    server.add("t-value", decimal)
-    (found,) = asked(server, rows(T.DecimalType(4, 2))).encodings
-    assert found.plan.form is Form.DECIMAL  # type: ignore[union-attr]
+BYTES_ALONE: dict[str, tuple[object, T.DataType, pa.Array, list[bytes]]] = {
+    "binary": ('"bytes"', T.BinaryType(), pa.array([b"ab", b"a"]), [b"ab", b"a"]),
+    "text": ('"bytes"', T.StringType(), pa.array(["é", "a"]), ["é".encode(), b"a"]),
+    "decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        T.DecimalType(4, 2),
+        pa.array([Decimal("12.34"), Decimal("-0.01")], pa.decimal128(4, 2)),
+        [b"\x04\xd2", b"\xff"],
+    ),
+    "long decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38},
+        T.DecimalType(38, 0),
+        pa.array([Decimal(2**64), Decimal(-1)], pa.decimal128(38, 0)),
+        [b"\1" + bytes(8), b"\xff"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BYTES_ALONE)
+def test_bytes_that_are_the_whole_value_have_no_length(name: str, server: RegistryServer) -> None:
+    schema, kind, column, expected = BYTES_ALONE[name]
+    server.add("t-value", schema)
+    (found,) = asked(server, rows(kind)).encodings
+    assert not isinstance(found.plan, JsonPlan)
+    written = encode_avro(found.plan, column, found.prefix).array.to_pylist()
+    # Confluent's clients return these bytes as they are, also those of a decimal.
+    assert list(map(avro_reader(server, "t"), written)) == expected
 
 
 def test_two_jobs_that_register_at_once_write_with_one_id(
