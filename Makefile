@@ -120,7 +120,7 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 dist: java .venv-dist/.dist  ## the wheel and the sdist of a release in dist/, built twice, and installed on each Python that is supported and here
 	@$(JAVA_PATH) $(TESTS_PATH) exec .venv-dist/bin/python -m support.programs.dist
 
-mutants: jdk kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
+mutants: jdk kafka  ## faults put into the code one by one, and a test that finds each; ARGS="--list", "--only NAME", or "--output FILE" for all such tests
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
 soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and fewer random

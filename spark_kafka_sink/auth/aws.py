@@ -64,6 +64,11 @@ class AwsOptions:
         """Whether keys in the environment of the process may be used."""
         return self.profile is None and self.role is None
 
+    @property
+    def user(self) -> tuple[str | None, ...]:
+        """The options that identify the user, not the credentials."""
+        return self.profile, self.role, self.session_name
+
 
 _OPTIONS: Final = {
     "awsProfileName": "profile",

@@ -51,6 +51,11 @@ def by_jwt_bearer(assertion: str, scope: str | None) -> dict[str, str]:
     return {"grant_type": _JWT_BEARER, "assertion": assertion, **_scope(scope)}
 
 
+def assertion_in(form: Mapping[str, str]) -> str:
+    """Return the assertion in a form, empty if the form has none."""
+    return form.get("client_assertion") or form.get("assertion") or ""
+
+
 def _scope(scope: str | None) -> dict[str, str]:
     return {"scope": scope} if scope else {}
 

@@ -35,6 +35,7 @@ from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, install_extra
 from spark_kafka_sink.model import __version__
+from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues
@@ -63,6 +64,7 @@ class AwsTokens:
                 f"{Option('sasl.username')} has no effect with AWS_MSK_IAM: remove it"
             )
         options, region = self._options(), self._region()
+        self._user = options.user
         url = endpoint(region)
         values.check_url(url, f"{url}, the URL for which AWS_MSK_IAM tokens are signed")
         if _environment_credentials(options) is None and find_spec("botocore") is None:
@@ -128,6 +130,13 @@ class AwsTokens:
         """
         try:
             options, region = self._options(), self._region()
+            if options.user != self._user:
+                # The other clients that share the token would log in as another user.
+                raise TokenException(
+                    f"the profile, the role or the session in {Option('sasl.jaas.config')} has "
+                    f"changed since this client was created: {OTHER_USER}",
+                    is_final=True,
+                )
             credentials = _environment_credentials(options)
             if credentials is None:
                 with _without_debug_logs():

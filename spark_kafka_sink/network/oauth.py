@@ -34,6 +34,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     subject,
 )
 from spark_kafka_sink.auth.token_endpoint import (
+    assertion_in,
     basic_authorization,
     by_client_assertion,
     by_jwt_bearer,
@@ -50,6 +51,7 @@ from spark_kafka_sink.errors import (
     name_options,
 )
 from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable
@@ -134,6 +136,8 @@ class OAuth:
         self.origin = Option(_URL if settings.is_java else _RETRIEVER)
         """The option that determines where tokens come from."""
         self._shared: Callable[[], TokenSource] | None = None
+        # The user at the token endpoint: see `_user`.
+        self._at_endpoint: tuple[str | None, ...] = ()
         if settings.path is not None:
             self.file_token()
             return
@@ -141,10 +145,14 @@ class OAuth:
         if not settings.is_java:
             named = self._loaded(settings).named
         elif settings.url is not None:
-            self._check_endpoint(settings)
+            self._at_endpoint = self._checked_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # The name may be defined again as another callable, as in a notebook.
-        key = (settings, _as_written(config), renewal_options(config), id(named))
+        # The file with the assertion may now be of another user than that of an earlier client.
+        # The name of a callable may be defined again, as in a notebook.
+        key = (
+            *(settings, self._at_endpoint, _as_written(config)),
+            *(renewal_options(config), id(named)),
+        )
         self._shared = lambda: SOURCES.source(key, lambda: self._source(settings, begin))
 
     @cached_property
@@ -218,8 +226,11 @@ class OAuth:
 
     # -- tokens from an endpoint -------------------------------------------------------------------
 
-    def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if the options of the token endpoint are invalid."""
+    def _checked_endpoint(self, settings: OAuthSettings) -> tuple[str | None, ...]:
+        """Return the user at the token endpoint: see `_user`.
+
+        Raise ConfigException if the options of the endpoint are invalid.
+        """
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
             is_remote,
@@ -235,12 +246,20 @@ class OAuth:
                 )
         else:
             self._tls_context(settings)
-        self._form(settings)
+        form, _ = self._form(settings)
+        return _user(settings, form)
 
     def _asked(self, settings: OAuthSettings) -> OAuthBearerToken:
         from spark_kafka_sink.network.http import HttpException, HttpLimits, post  # noqa: PLC0415
 
         form, headers = self._form(settings)
+        if _user(settings, form) != self._at_endpoint:
+            # The other clients that share the token would log in as another user.
+            raise TokenException(
+                "the client id, or the user of the assertion, has changed since this client was "
+                f"created: {OTHER_USER}",
+                is_final=True,
+            )
         limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
         try:
             answer = post(settings.url or "", form, headers, limits, self._tls_context(settings))
@@ -508,6 +527,11 @@ def _of_file(config: ProducerConfig, values: OptionValues) -> str:
     if not is_file and config.sasl_oauthbearer_assertion_file is None:
         return ""
     return OAuth(config, values).of_file()
+
+
+def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[str | None, ...]:
+    """Return what identifies the user in a token request: the names, not the secrets."""
+    return settings.client_id, settings.claims.iss, subject(assertion_in(form))
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:

@@ -97,7 +97,7 @@ class SaslAuthenticator:
         code = response.error_code
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             mechanism = "" if self._exchange is None else self._exchange.mechanism
-            offered = ", ".join(map(printable, response.mechanisms)) or "none"
+            offered = printable(", ".join(response.mechanisms)) or "none"
             option = "" if self._login is None else self._login.mechanism_option
             raise UnsupportedSaslMechanismException(
                 f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "

@@ -135,7 +135,8 @@ _SAFETY: Final = 1.05
 class CompressionRatioEstimator:
     """Estimates the compression ratio (compressed / uncompressed size) of a topic's next batch.
 
-    Constants and algorithm are the same as in Java's CompressionRatioEstimator.
+    As in Java's CompressionRatioEstimator, the estimate rises at once. It falls by half of the
+    difference to each lower ratio, while Java lowers it by at most 0.005 for each batch.
     """
 
     def __init__(self) -> None:

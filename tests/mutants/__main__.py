@@ -1,4 +1,8 @@
-"""Run mutants: `make mutants ARGS="--only NAME"`. All of them take about an hour."""
+"""Run mutants: `make mutants ARGS="--only NAME"`.
+
+Print a test that finds each mutant. With --output or --tests, print all tests that do; this takes
+several times as long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from types import FrameType
 
 from mutants.catalogue import Mutant, MutantError, check_installed, chosen
 from mutants.results import Results, verdicts
-from mutants.run import killers, outcomes
+from mutants.run import first_killer, killers, outcomes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for mutant in chosen(given.only):
                 print(f"{mutant.name}: {mutant.breaks}")
             return 0
+        if given.output is given.tests is given.results is None:
+            return int(not _all_found(given.only))
         results = _results(given)
         if given.tests is None:
             return int(not all(results.killers.values()))
@@ -59,10 +65,27 @@ def _parser() -> argparse.ArgumentParser:
 def _results(given: argparse.Namespace) -> Results:
     if given.results is not None:
         return Results.read(given.results)
+    _prepare()
+    return run(chosen(given.only), given.output)
+
+
+def _prepare() -> None:
     check_installed()
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGHUP, _exit)
-    return run(chosen(given.only), given.output)
+
+
+def _all_found(names: list[str]) -> bool:
+    """Run mutants, and print a killer of each. Return whether each has one."""
+    _prepare()
+    survivors, chosen_ones = [], chosen(names)
+    for number, mutant in enumerate(chosen_ones, 1):
+        killer = first_killer(mutant)
+        survivors += [] if killer else [mutant.name]
+        place = f"{number} of {len(chosen_ones)}"
+        print(f"{place}: {mutant.name}: {killer or 'SURVIVED'}", flush=True)
+    print(f"{len(survivors)} of {len(chosen_ones)} mutants survived {' '.join(survivors)}".strip())
+    return not survivors
 
 
 def run(mutants: Sequence[Mutant], output: Path | None) -> Results:

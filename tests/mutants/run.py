@@ -43,11 +43,17 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcomes(tests: Iterable[str], *, processes: int = 2) -> dict[str, Outcome]:
-    """Run tests and return their results. Raise MutantError if pytest could not run them."""
+def outcomes(
+    tests: Iterable[str], *, processes: int = 2, stops_at_first: bool = False
+) -> dict[str, Outcome]:
+    """Run tests and return their results. Raise MutantError if pytest could not run them.
+
+    stops_at_first: whether the run ends when a test has failed.
+    """
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         lines, said = Path(folder, "outcomes"), Path(folder, "said")
-        arguments = [str(lines), *tests, *_SWITCHES, "-n", str(processes)]
+        stop = ["--maxfail", "1"] if stops_at_first else []
+        arguments = [str(lines), *tests, *_SWITCHES, *stop, "-n", str(processes)]
         code = _run(arguments, Path(folder), said)
         found = _read(lines)
         if not found or code not in (None, *_RAN):
@@ -94,6 +100,21 @@ def _read(lines: Path) -> dict[str, Outcome]:
         outcome.failed |= phase["failed"]
         outcome.seconds += phase["seconds"]
     return found
+
+
+def first_killer(mutant: Mutant) -> str | None:
+    """Return a test that fails with a mutant, twice, and passes without it; None if none does.
+
+    The tests nearest to the mutant run first.
+    """
+    for tests in mutant.tests:
+        with applied(mutant, places(mutant)):
+            failed = sorted(_failed(outcomes([tests], stops_at_first=True)))[:1]
+            if failed:
+                failed = sorted(_failed(outcomes(failed, processes=1)))
+        if failed and not _failed(outcomes(failed, processes=1)):
+            return failed[0]
+    return None
 
 
 def killers(mutant: Mutant, unreliable: set[str]) -> list[str]:

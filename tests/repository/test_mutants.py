@@ -109,6 +109,15 @@ def test_a_test_that_fails_in_any_way_is_found(tmp_path: Path) -> None:
     }
 
 
+def test_a_run_can_end_with_the_first_test_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "def test_1(): pass\ndef test_2(): assert False\ndef test_3(): assert False\n"
+    )
+    found = outcomes([str(tmp_path)], processes=1, stops_at_first=True)
+    failed = {test.split("::")[1]: outcome.failed for test, outcome in found.items()}
+    assert failed == {"test_1": False, "test_2": True}
+
+
 def results() -> Results:
     quick, slow = "tests/unit/test_quick.py::test_a[1]", f"{SLOW}::test_a"
     return Results(

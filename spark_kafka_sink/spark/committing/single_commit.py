@@ -120,11 +120,12 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     if is_committed:
         # After a commit at level 1, the driver asks for a new epoch.
         return "failed after its transaction had ended: it IS committed"
-    is_newer = True if level >= 2 else has_newer_run(client, plan)
+    is_newer = has_newer_run(client, plan)
     if is_newer:
         return "was superseded by a newer run"
     timed_out = f"the brokers aborted it after {plan.run.timeout_ms} ms"
-    if is_newer is None or is_committed is None:
+    # At level 2, a newer run that has just aborted the transaction looks like a timeout.
+    if is_newer is None or is_committed is None or level >= 2:
         return f"was superseded by a newer run, or {timed_out}{_NOT_KNOWN}"
     return f"timed out: {timed_out}, and no row is visible"
 

@@ -130,12 +130,13 @@ def _still_open(plan: Plan, aborted: Aborted) -> str:
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     """Return why the abort of a run was refused. The log has no decision to commit the run."""
-    is_newer = True if level >= 2 else has_newer_run(client, plan)
+    is_newer = has_newer_run(client, plan)
     superseded = "was superseded by a newer run, which ends the open transactions"
     if is_newer:
         return superseded
     until = f"brokers abort transactions that stay open within {plan.run.timeout_ms} ms"
-    if is_newer is None:
+    # At level 2, a newer run that has just aborted the driver's transaction looks like a timeout.
+    if is_newer is None or level >= 2:
         return f"{superseded}, or timed out; {until}"
     return f"timed out: no row is visible; {until}"
 

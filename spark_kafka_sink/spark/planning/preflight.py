@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription, login_identity
 from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
@@ -89,9 +89,10 @@ def _entry(text: str) -> str | Decimal:
     return number if number.is_finite() else text
 
 
-# Everything that the results depend on, including user and brokers.
+# Everything that the results depend on, including brokers and user. The last entry is the user, if
+# the options do not name the user themselves.
 _Asked: TypeAlias = tuple[
-    ProducerConfig, str | None, NewTopic | None, bool, Mode | None, tuple[tuple[str, int], ...]
+    ProducerConfig, str | None, NewTopic | None, bool, Mode | None, tuple[tuple[str, int], ...], str
 ]
 
 
@@ -191,7 +192,11 @@ def check_cluster(
     """
     laid_out = tuple(options.laid_out.items())
     mode = None if options.exactly_once is None else options.exactly_once.mode
-    asked = (options.producer, options.topic, options.new_topic, has_headers, mode, laid_out)
+    identity = login_identity(options.producer) if may_remember else ""
+    asked = (
+        *(options.producer, options.topic, options.new_topic),
+        *(has_headers, mode, laid_out, identity),
+    )
     found = _found.get(asked) if may_remember else None
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:

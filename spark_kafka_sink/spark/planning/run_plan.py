@@ -80,10 +80,11 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     decision to commit was recorded.
     """
     config = options.producer
-    _check_log(options, selected)
     with commit_client(config, selected.log_topic, options.brokers) as client:
+        # Before the log is created: brokers that are too old shall not get a topic.
+        client.check_brokers(client.now() + config.max_block_ms / 1000)
+        _check_log(options, selected)
         deadline = client.now() + config.max_block_ms / 1000
-        client.check_brokers(deadline)
         run = Run(
             owner=selected.owner(options.topic),
             name=uuid.uuid4().hex,

@@ -35,7 +35,6 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
     DeadLetterTopic,
     topic_names,
 )
-from spark_kafka_sink.spark.tasks.encoded_rows import bad_batch, encode_rows, raise_first
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
@@ -129,6 +128,12 @@ class TaskRows:
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Return the rows that can be encoded, and their numbers; handle the others as bad rows."""
+        from spark_kafka_sink.spark.tasks.encoded_rows import (  # noqa: PLC0415 - few tasks have formats
+            bad_batch,
+            encode_rows,
+            raise_first,
+        )
+
         with self._naming(numbers):
             encoded, faults = encode_rows(batch, self._encodings)
             if self._policy.on_error is OnError.FAIL:

@@ -244,6 +244,32 @@ def sts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sts]:
         thread.join()
 
 
+@pytest.mark.parametrize("name", ["awsProfileName", "awsRoleArn"])
+def test_a_token_of_one_user_is_never_refreshed_as_another_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts, name: str
+) -> None:
+    (tmp_path / "credentials").write_text(
+        "[kafka]\naws_access_key_id = FILEKEY\naws_secret_access_key = of-file\n"
+    )
+    monkeypatch.setenv("USER_OF_TEST", "kafka" if name == "awsProfileName" else WRITER)
+    options = producer_config(
+        {
+            "bootstrap.servers": "h:1",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "AWS_MSK_IAM",
+            "sasl.jaas.config": f'{MODULE} {name}="${{env:USER_OF_TEST}}";',
+        }
+    )
+    tokens = AwsTokens(options, OptionValues(options))
+    assert tokens.source._fetch().value
+    asked = len(sts.asked)
+    monkeypatch.setenv("USER_OF_TEST", "other")
+    with pytest.raises(TokenException, match="has changed since this client was created") as caught:
+        tokens.source._fetch()
+    assert "other" not in str(caught.value)
+    assert len(sts.asked) == asked
+
+
 def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts: Sts) -> None:
     role = 'awsRoleArn="arn:aws:iam::000000000000:role/writer"'
     log_in(broker, sasl_jaas_config=f"{MODULE} {role};")

@@ -283,6 +283,12 @@ def test_with_headers_the_last_token_gets_an_answer() -> None:
             UnsupportedSaslMechanismException,
             r"host:1 .*does not offer the mechanism PLAIN: it offers GSSAPI, X; set sasl\.mech",
         ),
+        # A list of almost a megabyte.
+        (
+            lambda b: b.answer(handshake(codes.UNSUPPORTED_SASL_MECHANISM, *["X" * 150] * 6_000)),
+            UnsupportedSaslMechanismException,
+            r"it offers X[X, ]{199}…; set sasl\.mechanism",
+        ),
         (
             lambda b: b.answer(handshake(codes.ILLEGAL_SASL_STATE)),
             IllegalSaslStateException,

@@ -29,8 +29,8 @@ from support.brokers.token_server import (
 )
 
 from spark_kafka_sink.auth.mechanisms import SaslExchange
-from spark_kafka_sink.auth.oauthbearer import RefreshWindow
-from spark_kafka_sink.auth.token_renewal import TokenRenewal
+from spark_kafka_sink.auth.oauthbearer import RefreshWindow, subject
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.config import producer_config
@@ -247,6 +247,64 @@ def test_an_assertion_of_a_file_is_read_for_each_token(server: TokenServer, tmp_
         security(options)
     assert server.asked[0].form["client_assertion"] == "a.b.c"
     assert "authorization" not in server.asked[0].headers
+
+
+def problem_of_a_refresh(made: Security) -> str:
+    """Fetch the next token of a client, and return why there is none; the last one still serves."""
+    assert isinstance(made._oauth, OAuth)
+    source = made._oauth.source
+    assert source is not None
+    token = source.token()
+    with pytest.raises(TokenException) as caught:
+        source._fetch()
+    assert source.token() is token is not None
+    return str(caught.value)
+
+
+def test_a_token_of_one_user_is_never_refreshed_as_another_user(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An opaque token does not tell its user.
+    server.answer = lambda asked: Answer(200, {"access_token": f"of-{asked.credentials[0]}"})
+    monkeypatch.setenv("CLIENT_OF_TEST", "alice")
+    options = by_secret(server.url) | {
+        f"{OPTION}.client.credentials.client.id": "${env:CLIENT_OF_TEST}"
+    }
+    alice = security(options)
+    assert "Bearer of-alice\x01" in exchange(alice).first().decode()
+    monkeypatch.setenv("CLIENT_OF_TEST", "bob")
+    assert problem_of_a_refresh(alice) == (
+        "the client id, or the user of the assertion, has changed since this client was created: "
+        "a client cannot change its user, so create a new client"
+    )
+    assert "Bearer of-bob\x01" in first_message(options)
+    monkeypatch.setenv("CLIENT_OF_TEST", "alice")
+    assert "Bearer of-alice\x01" in first_message(options)
+    alice.close()
+
+
+def test_a_client_never_gets_the_token_of_an_earlier_assertion_s_user(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    server.answer = lambda asked: server.token(sub=subject(asked.form["client_assertion"]))
+    file = tmp_path / "assertion"
+    options = config(server.url) | {f"{OPTION}.assertion.file": str(file)}
+    clients = []
+    for user in ("alice", "bob"):
+        file.write_text(signed(KEY, 600, sub=user))
+        clients.append(security(options))
+        exchange(clients[-1])
+        assert clients[-1].principal == user
+    assert "the user of the assertion, has changed" in problem_of_a_refresh(clients[0])
+    # A new assertion of the same user.
+    file.write_text(signed(KEY, 700, sub="bob"))
+    before = len(server.asked)
+    clients.append(security(options))
+    exchange(clients[-1])
+    assert len(server.asked) == before, "it shares the token"
+    assert clients[-1].principal == "bob"
+    for each in clients:
+        each.close()
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])

@@ -86,3 +86,9 @@ def test_who_plans_or_commits_exactly_once_imports_neither_arrow_nor_numpy(name:
     assert (
         imports(script, ("numpy", "pyarrow", "pandas", "spark_kafka_sink.kafka_producer")) == "[]"
     )
+
+
+def test_a_task_without_formats_and_tls_imports_nothing_of_either() -> None:
+    names = ("spark_kafka_sink.serde.avro_encoder", "pyarrow.json", "urllib.request", "botocore")
+    script = "import pyspark.worker; import spark_kafka_sink.spark.tasks.task"
+    assert imports(script, (*names, "spark_kafka_sink.network.tls")) == "[]"

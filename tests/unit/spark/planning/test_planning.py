@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
+from support.brokers.logins import unsigned_token
 from support.brokers.scripted_broker import ScriptedBroker
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
@@ -467,6 +468,24 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
     checked = [sink_options(NAMES | other) for other in others] * 2
     found = [check_cluster(each, has_headers=False, may_remember=True) for each in checked]
     assert [each.partitions for each in found] == [1, 2, 3, 1, 2, 3]
+
+
+def test_what_one_user_of_a_token_file_was_found_to_have_counts_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, looked: list[SinkOptions], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(preflight, "_found", CheckCache())
+    file = tmp_path / "token"
+    login = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+    options = sink_options(NAMES | login)
+    found = []
+    for user in ("alice", "bob", "alice"):
+        file.write_text(unsigned_token(user))
+        found.append(check_cluster(options, has_headers=False, may_remember=True).partitions)
+    assert found == [1, 2, 1]
 
 
 def test_what_was_found_with_old_delegation_tokens_is_forgotten(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from spark_kafka_sink.errors import (
     ConfigException,
     KafkaException,
     TimeoutException,
+    UnsupportedVersionException,
     api_exception,
 )
 from spark_kafka_sink.logs import _warn
@@ -190,3 +192,23 @@ def test_a_save_that_is_refused_after_its_plan_leaves_no_transaction_open(
         datasource._planned_save(options, MicroBatch("q", batch_id, "r"))
     # At level 2, a transaction begins with its first row.
     assert ended == ([planned] if level == 1 else [])
+
+
+def test_brokers_that_are_too_old_get_no_commit_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooOld:
+        def now(self) -> float:
+            return 0.0
+
+        def check_brokers(self, _: float) -> None:
+            raise api_exception(codes.UNSUPPORTED_VERSION, "exactlyOnce needs EndTxn")
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[TooOld]:
+        yield TooOld()
+
+    admin: Any = Admin({})
+    monkeypatch.setattr(run_plan, "commit_client", lent)
+    monkeypatch.setattr(run_plan, "KafkaAdmin", lambda *_, **__: admin)
+    with pytest.raises(UnsupportedVersionException, match="needs EndTxn"):
+        run_plan.plan_run(OPTIONS, ExactlyOnce(Mode.TWO_PHASE, log_topic="log", version=1))
+    assert admin.created == []
