@@ -41,9 +41,9 @@ CASES: Final[dict[str, Callable[[SparkSession, str], DataFrame]]] = {
     "exactly once": lambda spark, _: spark.range(100).selectExpr(_COUNTED),
     "no value": lambda spark, _: spark.range(100).selectExpr("cast(id AS string) AS val"),
     "no partition": lambda spark, _: spark.range(1).selectExpr(_COUNTED, "-2 AS partition"),
-    "stream of files": lambda spark, path: (
-        spark.readStream.schema("key string, value binary").parquet(path)
-    ),
+    "stream of files": lambda spark, path: spark.readStream.schema(
+        "key string, value binary"
+    ).parquet(path),
     "stream of a rate": lambda spark, _: (
         spark.readStream.format("rate").load().selectExpr("cast(value AS string) AS value")
     ),
