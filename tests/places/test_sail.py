@@ -1,4 +1,7 @@
-"""Sail, an engine in Rust for programs of Spark Connect: batch jobs write to Kafka."""
+"""Sail, an engine in Rust for programs of Spark Connect: batch jobs write to Kafka.
+
+If a test of an error of Sail fails, Sail has changed: change docs/how-to/places.md, too.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,6 @@ def test_the_benchmark_writes_the_rows_of_several_files(job: Job, tmp_path: Path
 
 
 def test_after_a_read_of_several_files_sail_rejects_the_commit(job: Job) -> None:
-    # If this fails, Sail has fixed it: remove the advice to repartition from the docs.
     said = job.run("files")
     assert "Missing write result for partition 1" in said
     assert "\nwritten\n" not in said
@@ -118,7 +120,6 @@ def test_after_a_read_of_several_files_sail_rejects_the_commit(job: Job) -> None
 
 
 def test_after_a_shuffle_sail_rejects_the_commit_though_the_rows_are_written(job: Job) -> None:
-    # If this fails, Sail has fixed it: remove the advice to repartition from the docs.
     said = job.run("shuffled")
     assert "Invalid partition id" in said
     assert "\nwritten\n" not in said
@@ -135,4 +136,27 @@ def test_exactly_once_is_refused(job: Job) -> None:
 def test_an_error_of_the_driver_is_the_sinks_sentence(job: Job) -> None:
     said = job.run("no value")
     assert "Required attribute 'value' not found" in said
+    assert job.values() == []
+
+
+def test_an_error_of_a_task_ends_with_the_sinks_sentence(job: Job) -> None:
+    said = job.run("no partition")
+    assert said.rstrip().endswith(
+        "Write failed for partition 0: External error: Python error: [KafkaArrowWriter::write] "
+        "DataException: row 0 of task 0: Invalid partition: -2. Partition number should always be "
+        "non-negative or null."
+    )
+    assert job.values() == []
+
+
+def test_a_stream_of_files_is_a_batch_job_that_writes_every_row_at_each_start(job: Job) -> None:
+    said = job.run("stream of files")
+    assert "\nwritten\n" in said, said
+    assert job.values() == sorted(2 * NUMBERS)
+
+
+def test_sail_refuses_another_stream_and_shows_the_options(job: Job) -> None:
+    said = job.run("stream of a rate")
+    assert "unsupported extension node for streaming: PythonWriteNode" in said
+    assert f'("topic", "{job.topic}")' in said
     assert job.values() == []

@@ -110,6 +110,33 @@ for python in pythons:
 show(stream)
 """
 
+# Writes with a rack that the environment names, and prints how each write ends.
+_RACKS_JOB = """
+import sys
+import traceback
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+
+bootstrap, topic, *variables = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+for variable in variables:
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "topic": topic,
+        "kafka.partitioner.rack.aware": "true",
+        "kafka.client.rack": "${env:%s}" % variable,
+    }
+    frame = spark.createDataFrame([(variable,)], "value string")
+    try:
+        frame.write.format("pykafka").options(**options).save()
+        print(f"{variable}: written")
+    except Exception as error:
+        print(f"{variable}: {traceback.format_exception(error)[-1].splitlines()[-1]}")
+"""
+
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -336,6 +363,30 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
     causes = [line for line in done.stdout.splitlines() if line.startswith("because of ")]
     assert len(causes) == len(expected), done.stdout
     assert all(re.match(r"because of (pyspark|py4j)\.", cause) for cause in causes), causes
+
+
+@pytest.mark.long(reason="it needs executors whose environment is not that of the driver")
+def test_a_rack_is_read_from_the_environment_of_the_executors(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    common, _ = job_arguments(master, kafka, topic, tmp_path)
+    sink = environments.zip_of_the_sink(tmp_path / "spark_kafka_sink.zip")
+    common += ["--py-files", str(sink), "--conf", "spark.task.maxFailures=1"]
+    common += ["--conf", "spark.executorEnv.ZONE_OF_EXECUTORS=eu-1a"]
+    racks = tmp_path / "racks.py"
+    racks.write_text(_RACKS_JOB)
+    job = [str(racks), kafka.bootstrap, topic, "ZONE_OF_EXECUTORS", "ZONE_OF_DRIVER"]
+    env = environment() | {"ZONE_OF_DRIVER": "eu-1a"}
+    done = submit([*common, *job], cwd=tmp_path, env=env)
+    written, refused = done.stdout.splitlines()
+    assert written == "ZONE_OF_EXECUTORS: written"
+    assert refused.endswith(
+        "ConfigException: kafka.client.rack has ${env:ZONE_OF_DRIVER}: the variable "
+        "'ZONE_OF_DRIVER' is not set on this executor"
+    )
+    values = [record.value for record in read_with_confluent(kafka.bootstrap, topic)]
+    assert values == [b"ZONE_OF_EXECUTORS"]
 
 
 @pytest.mark.long(reason="it archives a whole environment")

@@ -53,6 +53,11 @@ _SECRETS = [
 ]
 # It is unknown: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
+# The environment of the driver and of the executors has the password, and a wrong one.
+_IN_ENVIRONMENT = {
+    "KAFKA_PASSWORD_OF_TEST": MARKED_PASSWORD,
+    "WRONG_PASSWORD_OF_TEST": f"{_MARKER}-wrong",
+}
 
 _DEFAULTS = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
 
@@ -415,6 +420,8 @@ class Scene:
         fail = [
             (scram(f"{_MARKER}-wrong"), "refused the login"),
             (self._plain(f"{_MARKER}-wrong"), "refused the login"),
+            (self._plain("${env:WRONG_PASSWORD_OF_TEST}"), "refused the login"),
+            (self._plain("${env:NOT_SET_OF_TEST}"), "'NOT_SET_OF_TEST' is not set on the driver"),
             (
                 scram(kafka_ssl_truststore_location=str(kafka.other_ca)),
                 "unable to get local issuer certificate",
@@ -441,7 +448,9 @@ class Scene:
             (mutual | {"kafka.bootstrap.servers": kafka.address("EXPIRED")}, "has expired"),
         ]
         by_kerberos, not_by_kerberos = self._by_kerberos()
-        return [scram(), self._plain(), mutual, oauth, *by_kerberos], fail + not_by_kerberos
+        succeed = [scram(), self._plain(), mutual, oauth, *by_kerberos]
+        succeed.append(self._plain("${env:KAFKA_PASSWORD_OF_TEST}"))
+        return succeed, fail + not_by_kerberos
 
     def _writes_by_registry(self) -> list[dict[str, str]]:
         """Return options with the credentials of a schema registry, the last ones wrong."""
@@ -544,6 +553,8 @@ def scene(
     paths = [str(folder / "site"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    for name, value in _IN_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
     with (
         TokenServer(secured_kafka.jwt_key.read_text()) as server,

@@ -41,6 +41,7 @@ from spark_kafka_sink.spark.report import (
     ExactlyOnceReport,
     SinkCommitMessage,
     SkippedMessage,
+    counted,
 )
 
 
@@ -131,12 +132,12 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     rows = sum(message.rows or 0 for message in skips)
     if last is None or last.rows != rows:
         message = (
-            f"{micro_batch} has {rows} rows now, and had {'none' if last is None else last.rows} "
+            f"{micro_batch} has {counted(rows, 'row')} now, and had {'none' if last is None else last.rows} "
             f"when it was written as {plan.run.owner}: its source returned other rows for the same "
             "offsets"
         )
         raise KafkaException(message)
-    why = f"{micro_batch} was written before, with its {rows} rows"
+    why = f"{micro_batch} was written before, with {counted(rows, 'row')}"
     report = _without_rows(options, why, len(skips), micro_batch.batch_id)
     report.query_id = micro_batch.query_id
     _publish(options, skips, report)
@@ -195,10 +196,10 @@ def skipped_report(
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
     why = f"version {version} of txnAppId {_selected(options).app_id!r} was written "
     is_last = record.version == version
-    why += f"at {at}, with {record.rows} rows" if is_last else f"before {at}"
+    why += f"at {at}, with {counted(record.rows, 'row')}" if is_last else f"before {at}"
     counts = [message.rows for message in skips if message.rows is not None]
     if counts:
-        why += f"; it has {sum(counts)} rows now, which were only counted"
+        why += f"; it has {counted(sum(counts), 'row')} now, only counted"
     return _without_rows(options, why, len(skips), batch_id)
 
 
@@ -332,7 +333,7 @@ def _commit(
     Raise KafkaException if they are not committed.
     """
     attempts = _attempts(messages)
-    written = f"{report.rows} rows were written in {report.seconds:.0f} s"
+    written = f"{counted(report.rows, 'row')} written in {report.seconds:.0f} s"
     if _mode(options) is Mode.SINGLE:
         single_commit.commit_record(options, plan, record, attempts, written)
     else:

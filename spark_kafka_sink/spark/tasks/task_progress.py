@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.spark.micro_batch import micro_batch_of
+from spark_kafka_sink.spark.report import counted
 from spark_kafka_sink.task_producer import DeliveryProgress
 
 PERIOD_S: Final = 10.0
@@ -50,11 +51,11 @@ class ProgressLines:
         added, self._bytes = progress.bytes - self._bytes, progress.bytes
         rate = added / seconds / 1e6 if seconds > 0 else 0.0
         parts = [
-            f"pykafka: {self._name}: {progress.records} rows, {progress.bytes / 1e6:.1f} MB "
-            f"acknowledged, {rate:.1f} MB/s"
+            f"pykafka: {self._name}: {counted(progress.records, 'row')}, "
+            f"{progress.bytes / 1e6:.1f} MB acknowledged, {rate:.1f} MB/s"
         ]
         if progress.pending:
-            parts.append(f"{progress.pending} rows on the way")
+            parts.append(f"{counted(progress.pending, 'row')} on the way")
         parts += _waits(progress)
         return "; ".join(parts)[:_LONGEST]
 
@@ -69,7 +70,7 @@ def _waits(progress: DeliveryProgress) -> Iterator[str]:
     if progress.retried:
         yield "retrying at " + _nodes(
             {
-                number: f"{batches} batch{'' if batches == 1 else 'es'}"
+                number: counted(batches, "batch", "batches")
                 for number, batches in progress.retried.items()
             },
             "partitions without a leader",

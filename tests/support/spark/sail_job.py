@@ -1,9 +1,10 @@
-"""A program: batch jobs on Sail. It runs with a Python that has `pysail`.
+"""A program: jobs on Sail. It runs with a Python that has `pysail`.
 
     python sail_job.py BOOTSTRAP TOPIC PARQUET CASE
 
 It starts a server of Sail in this process, writes the case's DataFrame to the topic, and prints
-``written``, or the text of the exception. PARQUET is a file with the columns key and value.
+``written``, or the text of the exception. A stream is started twice, with the same checkpoint.
+PARQUET is a file with the columns key and value.
 """
 
 from __future__ import annotations
@@ -41,6 +42,13 @@ CASES: Final[dict[str, Callable[[SparkSession, str], DataFrame]]] = {
     ),
     "exactly once": lambda spark, _: spark.range(100).selectExpr(_COUNTED),
     "no value": lambda spark, _: spark.range(100).selectExpr("cast(id AS string) AS val"),
+    "no partition": lambda spark, _: spark.range(1).selectExpr(_COUNTED, "-2 AS partition"),
+    "stream of files": lambda spark, path: spark.readStream.schema(
+        "key string, value binary"
+    ).parquet(path),
+    "stream of a rate": lambda spark, _: (
+        spark.readStream.format("rate").load().selectExpr("cast(value AS string) AS value")
+    ),
 }
 
 
@@ -58,7 +66,13 @@ def write(case: str, bootstrap: str, topic: str, path: str) -> str:
     if case == "exactly once":
         options |= {"exactlyOnce": "true", "txnAppId": topic, "txnVersion": "1"}
     try:
-        CASES[case](spark, path).write.format("pykafka").mode("append").options(**options).save()
+        frame = CASES[case](spark, path)
+        if case.startswith("stream"):
+            writer = frame.writeStream.format("pykafka").options(**options)
+            for _ in range(2):
+                writer.option("checkpointLocation", f"{path}-checkpoint").start().awaitTermination()
+        else:
+            frame.write.format("pykafka").mode("append").options(**options).save()
     except Exception as error:  # noqa: BLE001 - the test reads it
         return str(error)
     return "written"

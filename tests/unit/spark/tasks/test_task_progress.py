@@ -75,6 +75,11 @@ def test_a_line_has_the_rate_since_the_line_before() -> None:
     assert lines.line(NOTHING, 115.0).endswith(" 0.0 MB/s")
 
 
+def test_a_line_has_one_row_in_the_singular() -> None:
+    line = ProgressLines("task 0", 0.0).line(NOTHING._replace(records=1, pending=1), 10.0)
+    assert line == "pykafka: task 0: 1 row, 0.0 MB acknowledged, 0.0 MB/s; 1 row on the way"
+
+
 def test_a_line_says_what_the_task_waits_for() -> None:
     progress = NOTHING._replace(
         is_waiting_for_memory=True,
