@@ -132,9 +132,9 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     rows = sum(message.rows or 0 for message in skips)
     if last is None or last.rows != rows:
         message = (
-            f"{micro_batch} has {counted(rows, 'row')} now, and had {'none' if last is None else last.rows} "
-            f"when it was written as {plan.run.owner}: its source returned other rows for the same "
-            "offsets"
+            f"{micro_batch} has {counted(rows, 'row')} now, and had "
+            f"{'none' if last is None else last.rows} when it was written as {plan.run.owner}: its "
+            "source returned other rows for the same offsets"
         )
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with {counted(rows, 'row')}"
