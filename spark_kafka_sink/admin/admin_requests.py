@@ -174,6 +174,11 @@ class AdminRequests:
         """Return max.block.ms and its value, for error messages."""
         return str(Option("max.block.ms", self._config.max_block_ms))
 
+    def trouble(self) -> str:
+        """Return the errors of connections in brackets, for error messages; empty if none."""
+        trouble = self._client.last_errors()
+        return f" ({trouble})" if trouble else ""
+
     def _late(self, refusal: ApiException) -> TimeoutException:
         message = f"{self.limit()} has passed; the last error was: {refusal}"
         error = TimeoutException(message, api=refusal.api)
@@ -181,9 +186,8 @@ class AdminRequests:
         return error
 
     def _timeout_error(self, message: Request) -> ApiException:
-        trouble = self._client.last_errors()
         servers = Option("bootstrap.servers", self._config.bootstrap_servers)
-        said = f" ({trouble})" if trouble else ""
+        said = self.trouble()
         if not self._config.max_block_ms and isinstance(message, MetadataRequest):
             for topic in message.topics or ():
                 return NO_TOPIC.error(
