@@ -121,7 +121,9 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     began = clock.now
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
     is_answered = answer_s is not None and answer_s <= MAX_BLOCK_S
-    said = f"Topic {TOPIC} not present in metadata after" if is_answered else "no broker has ans"
+    said = (
+        f"Topic {TOPIC} not present in metadata after" if is_answered else "no broker has answered"
+    )
     with (
         KafkaAdmin(config) as asked,
         pytest.raises(TimeoutException, match=rf"{said}.* max\.block\.ms=1000"),
