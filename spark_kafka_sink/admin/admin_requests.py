@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     ApiException,
     IllegalStateException,
     Option,
+    TimeoutException,
     error_code,
 )
 from spark_kafka_sink.model import Node
@@ -119,18 +120,23 @@ class AdminRequests:
         request and of `answer` also make it send the request again. Raise other errors, and
         TimeoutException after max.block.ms.
         """
-        attempts = 0
+        attempts, refusal = 0, None
         while True:
+            future: RequestFuture | None = None
             try:
-                found = answer(self._wait_for(None, request))
+                future = self._wait_for(None, request)
+                found = answer(future)
             except ApiException as error:
-                if not error_code(error.code).retriable:
+                is_over = future is None and self._clock() >= self._deadline
+                if not (is_over or error_code(error.code).retriable):
                     raise
+                if future is not None and future.error is None:
+                    refusal = error
             else:
                 if found is not None:
                     return found
             if not self.pause(attempts):
-                raise self._timeout_error(request)
+                raise self._timeout_error(request) if refusal is None else self._late(refusal)
             attempts += 1
 
     def send(
@@ -168,10 +174,20 @@ class AdminRequests:
         """Return max.block.ms and its value, for error messages."""
         return str(Option("max.block.ms", self._config.max_block_ms))
 
-    def _timeout_error(self, message: Request) -> ApiException:
+    def trouble(self) -> str:
+        """Return the errors of connections in brackets, for error messages; empty if none."""
         trouble = self._client.last_errors()
+        return f" ({trouble})" if trouble else ""
+
+    def _late(self, refusal: ApiException) -> TimeoutException:
+        message = f"{self.limit()} has passed; the last error was: {refusal}"
+        error = TimeoutException(message, api=refusal.api)
+        error.__cause__ = refusal
+        return error
+
+    def _timeout_error(self, message: Request) -> ApiException:
         servers = Option("bootstrap.servers", self._config.bootstrap_servers)
-        said = f" ({trouble})" if trouble else ""
+        said = self.trouble()
         if not self._config.max_block_ms and isinstance(message, MetadataRequest):
             for topic in message.topics or ():
                 return NO_TOPIC.error(

@@ -89,9 +89,7 @@ class TokenRequests:
             row = error_code(response.error_code)
             if row.code == codes.NONE:
                 return response
-            if not row.retriable:
-                raise _token_error(done, row.code)
-            return None
+            raise _token_error(done, row.code)
 
         return self._requests.until_answered(request, answer)
 

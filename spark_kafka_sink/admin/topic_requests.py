@@ -14,6 +14,7 @@ from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.errors import (
     NO_TOPIC,
     ApiException,
+    TimeoutException,
     UnsupportedVersionException,
     api_exception,
     error_code,
@@ -59,26 +60,43 @@ class TopicRequests:
         new: the properties for creating missing topics; None not to create topics.
         """
         found: dict[str, TopicDescription] = {}
+        last_error: ApiException | None = None
         attempts = 0
         while True:
             missing = [name for name in names if name not in found]
-            last_error = None
-            for answer in self._requests.metadata(missing):
-                error = _topic_error(answer, self._acls)
-                if error is None:
-                    is_new = answer.name in self._created
-                    found[answer.name or ""] = _description(answer, is_new=is_new)
-                elif not error_code(error.code).retriable:
-                    raise error
-                last_error = error or last_error
-            missing = [name for name in names if name not in found]
-            if not missing:
-                return found
-            if new is not None:
-                last_error = self._create(missing, new) or last_error
+            try:
+                last_error = self._describe(missing, found) or last_error
+                missing = [name for name in missing if name not in found]
+                if not missing:
+                    return found
+                if new is not None:
+                    last_error = self._create(missing, new) or last_error
+            except TimeoutException:
+                # If a broker has answered before, the topic is what was waited for.
+                if last_error is None:
+                    raise
+                raise self._missing_topic_error(missing[0], last_error) from last_error
             if not self._requests.pause(attempts):
                 raise self._missing_topic_error(missing[0], last_error)
             attempts += 1
+
+    def _describe(
+        self, names: Sequence[str], found: dict[str, TopicDescription]
+    ) -> ApiException | None:
+        """Add the descriptions of those topics that exist to `found`.
+
+        Return the last retriable error about a topic, None if there is none. Raise other errors.
+        """
+        last_error = None
+        for answer in self._requests.metadata(names):
+            error = _topic_error(answer, self._acls)
+            if error is None:
+                is_new = answer.name in self._created
+                found[answer.name or ""] = _description(answer, is_new=is_new)
+            elif not error_code(error.code).retriable:
+                raise error
+            last_error = error or last_error
+        return last_error
 
     def describe_existing(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of those topics that a broker describes now."""
@@ -170,6 +188,7 @@ class TopicRequests:
 
     def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
         found = f"topic {name} is not among them" if error is None else str(error)
+        found += self._requests.trouble()
         late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._requests.limit(), found=found)
         late.__cause__ = error
         return late

@@ -134,6 +134,11 @@ class ProducerState(ProducerLock):
         with self.lock:
             return self._sender.progress(self.deliveries, self._clock())
 
+    def last_error(self) -> KafkaException | None:
+        """Return an error for which something is sent again, None if there is none."""
+        with self.lock:
+            return self._sender.last_error()
+
     def count_lost(self) -> None:
         """Count rows of `send` as lost if they fail from now on.
 

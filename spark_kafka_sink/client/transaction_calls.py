@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.client.caller import said_of
 from spark_kafka_sink.client.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
@@ -333,9 +334,12 @@ class ProducerTransactions:
     def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
         trouble = self._thread.network_trouble
         way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
+        last_error = self._state.last_error()
         message = (
             f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
             f"{self._max_block_ms}); {way_on}, or close the producer"
-            f"{f' ({trouble})' if trouble else ''}"
+            f"{said_of(last_error)}{f' ({trouble})' if trouble else ''}"
         )
-        return TimeoutException(message)
+        error = TimeoutException(message)
+        error.__cause__ = last_error
+        return error

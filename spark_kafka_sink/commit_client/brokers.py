@@ -148,7 +148,7 @@ class Brokers:
         if code != codes.NONE:
             what = f"the look-up of the coordinator of {transactional_id}"
             raise refused(code, what, found.error_message)
-        node = Node(id=found.node_id, host=found.host, port=found.port)
+        node = Node(id=found.node_id, host=found.host or "", port=found.port)
         if self._nodes.get(node.id) != node:
             self._nodes[node.id] = node
             self._client.set_nodes(self._nodes)

@@ -64,6 +64,7 @@ from spark_kafka_sink.errors import (
     ApiException,
     KafkaException,
     Option,
+    TimeoutException,
     api_exception,
     error_code,
 )
@@ -227,20 +228,27 @@ class CommitClient:
         deadline: float,
     ) -> T:
         """Ask the leader of a partition again and again until it returns a result."""
-        attempts = 0
+        attempts, last_error = 0, None
+        topic, number = partition
         while True:
             try:
+                if last_error is not None:
+                    self._brokers.forget_leader(partition)
+                    self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
+                    attempts += 1
                 return self._complete(question(partition), deadline)
             except NoReplyError as error:
-                is_over = not error_code(error.code).retriable or self._clock() >= deadline
-                if is_over:
-                    topic, number = partition
+                last_error = error
+                if not error_code(error.code).retriable:
                     raise api_exception(
                         error.code, error.reason, topic=topic, partition=number
                     ) from None
-                self._brokers.forget_leader(partition)
-                self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
-                attempts += 1
+            except TimeoutException:
+                if last_error is None or last_error.is_unanswered:
+                    raise
+                limit = Option("max.block.ms", self._config.max_block_ms)
+                message = f"{limit} has passed; the last error was: {last_error.reason}"
+                raise TimeoutException(message, topic=topic, partition=number) from last_error
 
     def _complete(self, steps: Steps[T], deadline: float, limit: Option | None = None) -> T:
         """Resume a generator until it returns. Raise TimeoutException at the deadline.

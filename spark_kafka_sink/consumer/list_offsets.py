@@ -68,6 +68,13 @@ def partition_error(
     return api_exception(code, text, topic=topic, partition=partition, node_id=node_id, api=api)
 
 
+def _partitions_in(future: RequestFuture) -> set[int]:
+    """Return the partitions that a request asks about."""
+    message = future.request.message
+    topics = message.topics if isinstance(message, ListOffsetsRequest) else []
+    return {partition.partition_index for topic in topics for partition in topic.partitions}
+
+
 OffsetsByPartition: TypeAlias = dict[int, int]
 
 
@@ -161,9 +168,21 @@ class OffsetsLookup:
                     raise future.error
                 self._wait(str(future.error), now)
             elif isinstance(future.response, ListOffsetsResponse):
-                for topic in future.response.topics:
-                    for answer in topic.partitions:
-                        self._handle(answer, node_id, now)
+                self._answered(future.response, _partitions_in(future), node_id, now)
+
+    def _answered(
+        self, response: ListOffsetsResponse, asked: set[int], node_id: int, now: float
+    ) -> None:
+        answers = {
+            answer.partition_index: answer
+            for topic in response.topics
+            for answer in topic.partitions
+        }
+        for number in sorted(asked):
+            if number in answers:
+                self._handle(answers[number], node_id, now)
+            else:
+                self._wait(f"node {node_id} left partition {number} out of its response", now)
 
     def _handle(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
         code = answer.error_code

@@ -173,13 +173,15 @@ def error_of_expired_batch(
     throttle: str,
     where: str,
     refusal: AuthenticationException | None,
+    hindrance: KafkaException | None,
 ) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option and its value; throttle: a note that a node throttles this client, empty if
     no node does; where: the leader of the partition, empty if unknown. refusal: the authentication
     error if the leader and this client reject each other, which then becomes the batch's error;
-    otherwise None.
+    otherwise None. hindrance: why a request failed that had to succeed before the batch could be
+    sent, None without such a request.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
@@ -190,14 +192,14 @@ def error_of_expired_batch(
     last = "" if batch.last_error is None else f"the last attempt failed with {batch.last_error}"
     kind = TimeoutException if refusal is None else type(refusal)
     error = kind(
-        joined((message, throttle, where, last)),
+        joined((message, throttle, where, last, None if hindrance is None else str(hindrance))),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=batch.node_id,
         api="Produce",
         attempts=batch.attempts + 1,
     )
-    error.__cause__ = refusal or batch.last_error
+    error.__cause__ = refusal or batch.last_error or hindrance
     return error
 
 

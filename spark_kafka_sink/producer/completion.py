@@ -279,8 +279,12 @@ class BatchCompletion:
         self._fail_transaction(batch, reported, action)
         self._end(batch, ends, succeeded=False)
 
-    def expired(self, batch: ProducerBatch, now: float) -> None:
+    def expired(
+        self, batch: ProducerBatch, now: float, hindrance: KafkaException | None = None
+    ) -> None:
         """Fail a batch whose delivery.timeout.ms has passed.
+
+        hindrance: why a request failed that had to succeed before the batch could be sent.
 
         If a broker may still write the batch, it keeps its memory and its sequence until the
         response comes or the connection breaks.
@@ -293,6 +297,7 @@ class BatchCompletion:
             self._throttle(batch, leader),
             self._leader(batch, leader),
             None if leader is None else self._refusals.get(leader.id),
+            hindrance,
         )
         self.abandon(batch, error)
 

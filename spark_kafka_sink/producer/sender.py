@@ -151,6 +151,21 @@ class Sender:
             has_connection=bool(self._ready),
         )
 
+    def last_error(self) -> KafkaException | None:
+        """Return an error for which a request or a batch is sent again, None if there is none."""
+        requests = self._producer_id if self._transactions is None else self._transactions.queue
+        error = None if requests is None else requests.last_error
+        return error or next(
+            filter(None, (b.last_error for b in self.accumulator.incomplete)), None
+        )
+
+    def _hindrance(self, topic_partition: TopicPartition) -> KafkaException | None:
+        """Return why a request failed that must succeed before a partition's batches are sent."""
+        if self._transactions is not None:
+            is_added = self._transactions.has(topic_partition)
+            return None if is_added else self._transactions.queue.last_error
+        return None if self._producer_id is None else self._producer_id.last_error
+
     # -- a joined transaction ---------------------------------------------------------------------
 
     def join(self, joined: JoinedTransaction) -> None:
@@ -194,7 +209,7 @@ class Sender:
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; the batches in the result count as sent from now on."""
         for batch in self.accumulator.expired(now):
-            self.completion.expired(batch, now)
+            self.completion.expired(batch, now, self._hindrance(batch.topic_partition))
         if self._transactions is not None:
             self._follow_transaction(self._transactions)
         if self._is_over():

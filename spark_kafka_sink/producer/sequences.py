@@ -39,7 +39,7 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import ApiException, error_code
+from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.feature_level import no_producer_id
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -252,6 +252,8 @@ class ProducerIdRequests:
         self._in_progress = False
         self._attempts = 0
         self._not_before = 0.0
+        # Why the last attempt failed; None after a success.
+        self.last_error: ApiException | None = None
 
     def due(self, now: float) -> InitProducerIdRequest | None:
         """Return the request if it is due; it counts as sent from now on.
@@ -275,6 +277,7 @@ class ProducerIdRequests:
             return self.failed(response.error_code, "", node_id, now)
         self._in_progress = False
         self._attempts = 0
+        self.last_error = None
         self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         return None
 
@@ -286,5 +289,13 @@ class ProducerIdRequests:
         if error_code(code).retriable:
             self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
             self._attempts += 1
+            self.last_error = _error_of_attempt(code, reason, node_id)
             return None
         return no_producer_id(code, reason, node_id, self._acls.hint(code, None))
+
+
+def _error_of_attempt(code: int, reason: str, node_id: int | None) -> ApiException:
+    at = "" if node_id is None or node_id < 0 else f" from node {node_id}"
+    named = f"no producer id was assigned: {error_code(code).name} ({code}){at}"
+    message = "; ".join(part for part in (named, reason, advice(code)) if part)
+    return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -47,13 +47,16 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """The coordinator: in `coordinators` from version 4 on, in the other fields before."""
+    """The coordinator: in `coordinators` from version 4 on, in the other fields before.
+
+    In the protocol, host is never null. The mock cluster of librdkafka returns null with an error.
+    """
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Annotated[Int16, Until(3)] = 0
     error_message: Annotated[str | None, Since(1), Until(3), Nullable(1)] = ""
     node_id: Annotated[Int32, Until(3)] = 0
-    host: Annotated[str, Until(3)] = ""
+    host: Annotated[str | None, Until(3), Nullable(0)] = ""
     port: Annotated[Int32, Until(3)] = 0
     coordinators: Annotated[list[Coordinator], Since(4)] = field(default_factory=list)
 

@@ -268,6 +268,35 @@ def test_a_producer_id_is_asked_for_until_it_is_given(
     assert read(mock, topic) == [b"once"]
 
 
+def test_a_row_that_gets_no_producer_id_in_time_names_the_error_for_which_it_was_asked_again(
+    mock: MockCluster, topic: str
+) -> None:
+    mock.answer_next(INIT_PRODUCER_ID, [15] * 200)
+    with producer(mock, delivery_timeout_ms=1000, request_timeout_ms=500) as sending:
+        sent = sending.send(topic, "too late")
+        said = r"no producer id was assigned: COORDINATOR_NOT_AVAILABLE \(15\)"
+        with pytest.raises(TimeoutException, match=f"within delivery.timeout.ms=1000: .*{said}"):
+            sent.result(30)
+        mock.clear(INIT_PRODUCER_ID)
+
+
+def test_a_flush_and_a_wait_for_memory_that_time_out_name_the_error_of_the_last_attempt(
+    mock: MockCluster, topic: str
+) -> None:
+    mock.answer_next(PRODUCE, [19] * 200)
+    sending = producer(mock, buffer_memory=40_000, max_block_ms=1000)
+    said = rf"; the last error was: {topic}-0: NOT_ENOUGH_REPLICAS \(19\) from node 1; fewer"
+    try:
+        sending.append(topic, row("x" * 20_000))
+        with pytest.raises(TimeoutException, match=rf"not acknowledged in 1 s{said}"):
+            sending.flush(1)
+        with pytest.raises(errors.BufferExhaustedException, match=f"buffer.memory=40000 .*{said}"):
+            sending.append(topic, row("x" * 20_000))
+    finally:
+        sending.close(0)
+        mock.clear(PRODUCE)
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [(31, ClusterAuthorizationException), (35, errors.UnsupportedVersionException)],

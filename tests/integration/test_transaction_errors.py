@@ -7,6 +7,7 @@ is hidden is tested on real brokers. Its InitProducerId raises no epochs (KIP-36
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,13 +19,20 @@ from support.brokers.mock_cluster import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    PRODUCE,
     TXN_OFFSET_COMMIT,
     MockCluster,
 )
 from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import ApiException, KafkaException, ProducerFencedException
+from spark_kafka_sink.errors import (
+    ApiException,
+    KafkaException,
+    ProducerFencedException,
+    TimeoutException,
+    TransactionalIdAuthorizationException,
+)
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 
@@ -114,6 +122,16 @@ FATAL = [
 ]  # fmt: skip
 
 
+# Errors that are retried and that may last.
+LASTING = [
+    *rows(FIND_COORDINATOR, "FindCoordinator", COORDINATOR_NOT_AVAILABLE=15),
+    *rows(INIT_PRODUCER_ID, "InitProducerId", CONCURRENT_TRANSACTIONS=51),
+    *rows(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", CONCURRENT_TRANSACTIONS=51),
+    *rows(END_TXN, "EndTxn (commit)", COORDINATOR_NOT_AVAILABLE=15),
+    *rows(PRODUCE, "Produce", NOT_ENOUGH_REPLICAS=19),
+]
+
+
 def by_name(row: Row) -> str:
     """Name a test by the request and its error."""
     return f"{row.api}: {row.name}"
@@ -132,7 +150,7 @@ def topic(mock: MockCluster, request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"topic-{abs(hash(request.node.nodeid))}"
     mock.create_topic(name)
     yield name
-    for row in RETRIED:
+    for row in RETRIED + LASTING:
         mock.clear(row.api_key)
 
 
@@ -186,6 +204,45 @@ def test_what_a_retry_helps_is_asked_again_until_the_transaction_is_committed(
     assert values(mock, topic) == [b"once"]
 
 
+@pytest.mark.parametrize("row", LASTING, ids=by_name)
+def test_a_call_that_times_out_names_the_error_for_which_it_was_repeated(
+    mock: MockCluster, topic: str, row: Row
+) -> None:
+    options = {"transactional.id": topic, "max.block.ms": 1000, "retry.backoff.ms": 10}
+    with KafkaProducer({"bootstrap.servers": mock.bootstrap, **options}) as producer:
+        if row.api_key in (FIND_COORDINATOR, INIT_PRODUCER_ID):
+            call = producer.init_transactions
+        else:
+            call = producer.commit_transaction
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.append(topic, pa.record_batch({"value": ["once"]}))
+        mock.answer_next(row.api_key, [row.code] * 200)
+        where = f"{topic}-0:" if row.api_key == PRODUCE else f"{row.api} failed:"
+        found = re.escape(f"; the last error was: {where} {row.name} ({row.code}) from node ")
+        with pytest.raises(TimeoutException, match=found) as error:
+            call()
+        assert isinstance(error.value.__cause__, ApiException)
+        mock.clear(row.api_key)
+        call()
+
+
+def test_a_row_whose_partition_is_not_added_in_time_names_the_error_for_which_it_was_repeated(
+    mock: MockCluster, topic: str
+) -> None:
+    options = {"transactional.id": topic, "delivery.timeout.ms": 1000, "request.timeout.ms": 500}
+    more = {"linger.ms": 0, "retry.backoff.ms": 10}
+    with KafkaProducer({"bootstrap.servers": mock.bootstrap, **options, **more}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        mock.answer_next(ADD_PARTITIONS_TO_TXN, [51] * 200)
+        sent = producer.send(topic, "too late")
+        found = r"within delivery.timeout.ms=1000: .*AddPartitionsToTxn failed: CONCURRENT_TRANSA"
+        with pytest.raises(KafkaException, match=found):
+            sent.result(30)
+        mock.clear(ADD_PARTITIONS_TO_TXN)
+
+
 @pytest.mark.parametrize("row", ABORTABLE, ids=by_name)
 def test_after_an_abort_the_next_transaction_is_committed(
     mock: MockCluster, producer: KafkaProducer, topic: str, row: Row
@@ -212,6 +269,15 @@ def test_what_is_fatal_ends_the_producer(
         producer.abort_transaction()
     with pytest.raises(KafkaException, match=row.name):
         producer.append(topic, pa.record_batch({"value": ["after"]}))
+
+
+def test_a_look_up_that_is_refused_is_an_error_at_once(
+    mock: MockCluster, producer: KafkaProducer
+) -> None:
+    mock.answer_next(FIND_COORDINATOR, [53])
+    found = r"FindCoordinator failed: TRANSACTIONAL_ID_AUTHORIZATION_FAILED \(53\)"
+    with pytest.raises(TransactionalIdAuthorizationException, match=found):
+        producer.init_transactions()
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
     If a response has neither a coordinator nor an error, the coordinator is not available.
     """
     named = response.coordinators[0] if response.coordinators else response
-    if named.error_code == codes.NONE and not named.host:
-        return codes.COORDINATOR_NOT_AVAILABLE, Node(id=-1, host="", port=-1)
+    if not named.host:
+        code = named.error_code or codes.COORDINATOR_NOT_AVAILABLE
+        return code, Node(id=-1, host="", port=-1)
     return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

@@ -206,9 +206,13 @@ class JoinedTransaction:
 
     # -- requests ---------------------------------------------------------------------------------
 
+    def has(self, topic_partition: TopicPartition) -> bool:
+        """Return whether batches of a partition may be sent: this producer need not add it."""
+        return not self._adds_partitions or topic_partition in self._partitions
+
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether the transaction has a partition. If not, plan a request that adds it."""
-        if not self._adds_partitions or topic_partition in self._partitions:
+        if self.has(topic_partition):
             return True
         self._partitions.request(topic_partition)
         return False
@@ -271,7 +275,7 @@ class JoinedTransaction:
             if answer.action is Action.LOOK_UP:
                 self.queue.look_up_again(request)
             longest = _ADDING_WAIT_S if answer.code in _BUSY else float("inf")
-            self.queue.retry(request, now, longest_wait_s=longest)
+            self.queue.retry(request, now, answer.error(), longest_wait_s=longest)
         else:
             self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
 

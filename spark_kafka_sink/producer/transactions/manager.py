@@ -44,7 +44,7 @@ from spark_kafka_sink.producer.batch_errors import abortable
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import denied_name, read_answer
+from spark_kafka_sink.producer.transactions.answers import Answer, denied_name, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
@@ -240,9 +240,13 @@ class TransactionManager:
 
     # -- requests ---------------------------------------------------------------------------------
 
+    def has(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a partition is in the transaction, so that its batches may be sent."""
+        return topic_partition in self._partitions
+
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition is in the transaction; if not, request to add it."""
-        if topic_partition in self._partitions:
+        if self.has(topic_partition):
             return True
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
             return False
@@ -317,10 +321,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response, and repeat it.
-
-        It is not repeated if the broker does not support it, or if it cannot be encoded.
-        """
+        """Repeat a request without a response, unless it is unsupported or cannot be encoded."""
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -348,7 +349,7 @@ class TransactionManager:
         elif answer.action in (Action.RETRY, Action.LOOK_UP):
             if answer.action is Action.LOOK_UP:
                 self.queue.look_up_again(request)
-            self._retry(request, answer.code, now)
+            self._retry(request, answer, now)
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._partitions.not_added(some_were=answer.is_partly_done)
@@ -359,14 +360,14 @@ class TransactionManager:
         """Return whether a request is a look-up of a coordinator that is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
-    def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
+    def _retry(self, request: TransactionalRequest, answer: Answer, now: float) -> None:
         first_of_transaction = (
             request.call is Call.ADD_PARTITIONS_TO_TXN
-            and code == codes.CONCURRENT_TRANSACTIONS
+            and answer.code == codes.CONCURRENT_TRANSACTIONS
             and not self._partitions.has_begun
         )
         longest = _ADD_PARTITIONS_RETRY_BACKOFF_S if first_of_transaction else float("inf")
-        self.queue.retry(request, now, longest_wait_s=longest)
+        self.queue.retry(request, now, answer.error(), longest_wait_s=longest)
 
     def _succeeded(
         self,

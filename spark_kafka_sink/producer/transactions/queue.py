@@ -15,7 +15,7 @@ from random import Random
 from typing import Final, TypeGuard
 
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import UnsupportedVersionException
+from spark_kafka_sink.errors import KafkaException, UnsupportedVersionException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.transactions.answers import coordinator_of
 from spark_kafka_sink.producer.transactions.requests import (
@@ -142,6 +142,14 @@ class TransactionQueue:
         """The waiting requests, in no particular order."""
         return [request for _, _, request in self._waiting]
 
+    @property
+    def last_error(self) -> KafkaException | None:
+        """The brokers' last error for which a request is sent again, None if there is none."""
+        in_flight = [] if self._in_flight is None else [self._in_flight]
+        waiting = (request for _, _, request in sorted(self._waiting, key=lambda each: each[:2]))
+        errors = (request.last_error for request in (*in_flight, *waiting))
+        return next(filter(None, errors), None)
+
     def first(self) -> TransactionalRequest | None:
         """Return the request to send next; None while a request is in flight, or if none waits."""
         if self._in_flight is not None or not self._waiting:
@@ -205,10 +213,15 @@ class TransactionQueue:
         self,
         request: TransactionalRequest,
         now: float,
+        error: KafkaException | None = None,
         *,
         longest_wait_s: float = float("inf"),
     ) -> None:
-        """Add `request` again, to be sent after a wait of at most longest_wait_s."""
+        """Add `request` again, to be sent after a wait of at most longest_wait_s.
+
+        error: the brokers' error, None if they did not respond.
+        """
+        request.last_error = error or request.last_error
         wait = self._retry_backoff.delay_s(request.attempts, self._random)
         request.retry_at = now + min(wait, longest_wait_s)
         request.attempts += 1

@@ -126,6 +126,7 @@ class TransactionalRequest:
     the key that FindCoordinator looks up, None for other requests. is_unanswered: whether it was
     sent and the response was lost, so that a broker may have processed it. order: its place among
     requests of the same priority, which it keeps when it is sent again; -1 until it is queued.
+    last_error: the last error that a broker returned for it.
     """
 
     call: Call
@@ -140,6 +141,7 @@ class TransactionalRequest:
     order: int = -1
     attempts: int = 0
     retry_at: float = 0.0
+    last_error: KafkaException | None = None
 
 
 def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:

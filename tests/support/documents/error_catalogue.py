@@ -603,6 +603,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "producer/batch_errors.py:error_of_batch",
                 "producer/batch_errors.py:error_of_expired_batch",
+                "producer/sequences.py:_error_of_attempt",
                 "producer/batch_errors.py:_api_exception",
                 "producer/batch_errors.py:abortable",
                 "client/future.py:SentRows.completed",
@@ -612,6 +613,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "integration/test_error_table.py::test_what_no_retry_helps_is_an_error_at_once",
                 "unit/producer/test_record_errors.py::test_the_first_record_that_a_broker_refused_is_named",
                 "unit/producer/test_sender_failures.py::test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for",
+                "integration/test_error_table.py::test_a_row_that_gets_no_producer_id_in_time_names_the_error_for_which_it_was_asked_again",
                 "unit/client/test_future.py::test_refused_records_fail_with_what_was_said_of_them_and_the_others_with_that",
             ),
         ),
@@ -920,6 +922,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "admin/token_requests.py:_token_error",
+                "admin/admin_requests.py:AdminRequests._late",
                 "auth/delegation_tokens.py:checked_token_mechanism",
                 "spark/planning/task_tokens.py:_locked_file",
                 "spark/options.py:_delegation_token_mechanism~needs brokers",
@@ -927,6 +930,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "integration/test_delegation_tokens.py::test_brokers_without_tokens_say_which_setting_they_lack",
                 "unit/spark/planning/test_task_tokens.py::test_tasks_need_a_listener_with_logins",
+                "unit/admin/test_admin_requests.py::test_a_call_that_times_out_names_the_error_for_which_it_was_repeated",
             ),
         ),
     ),

@@ -23,6 +23,10 @@ from spark_kafka_sink.wire.admin_messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from spark_kafka_sink.wire.delegation_token_messages import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import (
     MetadataResponse,
@@ -76,7 +80,9 @@ class Network:
 
 
 def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> Response:
-    """Know no topic, and make none."""
+    """Know no topic, make none, and be no controller."""
+    if isinstance(message, DescribeDelegationTokenRequest):
+        return DescribeDelegationTokenResponse(error_code=41, tokens=[], throttle_time_ms=0)
     if isinstance(message, CreateTopicsRequest):
         error = CreatableTopicResult(name=TOPIC, error_code=creation_error)
         return CreateTopicsResponse(topics=[error])
@@ -114,10 +120,13 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     monkeypatch.setattr(ConsumerNetworkClient, "of", network)
     began = clock.now
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
-    said = "" if answer_s is not None else "no broker has answered within "
+    is_answered = answer_s is not None and answer_s <= MAX_BLOCK_S
+    said = (
+        f"Topic {TOPIC} not present in metadata after" if is_answered else "no broker has answered"
+    )
     with (
         KafkaAdmin(config) as asked,
-        pytest.raises(TimeoutException, match=rf"{said}max\.block\.ms=1000"),
+        pytest.raises(TimeoutException, match=rf"{said}.* max\.block\.ms=1000"),
     ):
         asked.topics([TOPIC], new)
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
@@ -176,3 +185,15 @@ def test_a_controller_that_does_not_answer_holds_nobody_up_but_for_max_block_ms(
     with admin_of(Network(clock, None), monkeypatch) as asked:
         asked.check_creation(NewTopic(partitions=1, replication=1))
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
+
+
+def test_a_call_that_times_out_names_the_error_for_which_it_was_repeated(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = r"max\.block\.ms=1000 has passed; the last error was: .* NOT_CONTROLLER \(41\)"
+    with (
+        admin_of(Network(clock, 0.1), monkeypatch) as asked,
+        pytest.raises(TimeoutException, match=said) as late,
+    ):
+        asked.describe_delegation_token()
+    assert isinstance(late.value.__cause__, ApiException)

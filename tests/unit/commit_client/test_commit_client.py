@@ -748,6 +748,16 @@ def test_no_broker_answers_in_time(cluster: Cluster, client: CommitClient) -> No
         client.level(120.0, Option("delivery.timeout.ms", 9))
 
 
+def test_a_wait_for_a_leader_that_times_out_names_the_error_for_which_it_was_repeated(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.codes = {ListOffsetsRequest: [codes.NOT_LEADER_OR_FOLLOWER] * 1000}
+    said = r"^max\.block\.ms=60000 has passed; the last error was: ListOffsets of .*: NOT_LEADER"
+    with pytest.raises(TimeoutException, match=said):
+        client.log_ends([LOG], deadline=110.0)
+    assert cluster.now <= 111.0
+
+
 def test_a_cluster_that_lists_no_brokers_is_asked_again_until_the_deadline(
     cluster: Cluster, client: CommitClient
 ) -> None:

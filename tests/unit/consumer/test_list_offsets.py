@@ -42,8 +42,8 @@ class World:
             self.lookup.sent(node_id, sent[node_id])
         return sent
 
-    def answer(self, future: RequestFuture, code: int = 0) -> None:
-        """Answer for all requested partitions: the offset is ten times the partition."""
+    def answer(self, future: RequestFuture, code: int = 0, left_out: int | None = None) -> None:
+        """Answer for the requested partitions: the offset is ten times the partition."""
         message = future.request.message
         assert isinstance(message, ListOffsetsRequest)
         answers = [
@@ -51,6 +51,7 @@ class World:
                 partition_index=p.partition_index, error_code=code, offset=10 * p.partition_index
             )
             for p in message.topics[0].partitions
+            if p.partition_index != left_out
         ]
         topic = ListOffsetsTopicResponse(name=TOPIC, partitions=answers)
         future.complete(ListOffsetsResponse(topics=[topic]))
@@ -103,6 +104,27 @@ def test_a_partition_without_a_leader_waits_for_one() -> None:
     lead(world.metadata, [1, 2], world.now, epoch=1)
     world.now += 1
     assert world.sent().keys() == {2}
+
+
+def test_a_partition_that_the_response_leaves_out_is_asked_for_again_after_a_wait() -> None:
+    world = World([1, 1])
+    world.answer(world.sent()[1], left_out=1)
+    assert world.lookup.missing() == "partitions 1 (node 1 left partition 1 out of its response)"
+    assert world.sent() == {}, "the broker is asked without a pause"
+    world.now = world.lookup.next_due_at(world.now)
+    world.answer(world.sent()[1])
+    assert world.lookup.found == {0: 0, 1: 10}
+
+
+def test_a_partition_that_was_not_asked_for_is_ignored() -> None:
+    world = World([1, 2])
+    sent = world.sent()
+    other = ListOffsetsPartitionResponse(partition_index=7, error_code=0, offset=70)
+    topic = ListOffsetsTopicResponse(name=TOPIC, partitions=[other])
+    sent[2].complete(ListOffsetsResponse(topics=[topic]))
+    world.answer(sent[1])
+    assert not world.lookup.is_done
+    assert world.lookup.found == {0: 0}
 
 
 def test_a_lost_request_is_made_again_and_a_hopeless_one_is_raised() -> None:

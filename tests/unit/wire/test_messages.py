@@ -40,6 +40,10 @@ _MODULES = (
 )
 
 
+# Fields that may be null in responses of servers that are not Apache Kafka.
+_NULL_ELSEWHERE = {(transaction_messages.FindCoordinatorResponse, "host")}
+
+
 def _messages(api: Api) -> list[tuple[type[Any], MessageSchema]]:
     return [(api.request, request_schema(api)), (api.response, response_schema(api))]
 
@@ -51,7 +55,8 @@ def _ours(cls: type[Any], version: int) -> list[Described]:
         primitive = letter or _TYPES.get(field.wire_type)
         kind = primitive or field.wire_type.__name__
         inner = [] if primitive else _ours(field.wire_type, version)
-        described.append((field.name, kind, field.is_array, field.nullable, field.tag, inner))
+        nullable = field.nullable and (cls, field.name) not in _NULL_ELSEWHERE
+        described.append((field.name, kind, field.is_array, nullable, field.tag, inner))
     return described
 
 
