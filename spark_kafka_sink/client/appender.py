@@ -336,6 +336,8 @@ class ColumnProducer:
             self._drain_rows(call.deadline, rows.topics)
             if self._partitioner is not None and not built_in:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
+                # As in Java, the partitioner's time does not count towards max.block.ms.
+                call = self._caller.column_call()
         except KafkaException as error:
             self._state.refuse(record_batch.num_rows, error)
             raise

@@ -500,6 +500,25 @@ class Partitioner:
         return [0] * batch.num_rows
 
 
+def test_the_time_of_a_partitioner_is_no_wait_for_memory(clock: Clock) -> None:
+    def slow(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        clock.now += MAX_BLOCK_S + 0.3
+        return [0] * batch.num_rows
+
+    with made(partitioner_class=slow, max_block_ms=MAX_BLOCK_S * 1000) as producer:
+        producer._state.metadata.track(TOPIC, clock.now)
+        update_metadata(producer, answer([1]))
+        pool = producer._state.accumulator.pool
+        pool.available_bytes = 0
+
+        def free() -> None:
+            pool.available_bytes = pool.total_bytes
+            producer._state.notify()
+
+        clock.after(MAX_BLOCK_S + 0.5, free)
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+
+
 def raise_in_its_block(producer: KafkaProducer) -> None:
     """Leave the block of a producer by an exception."""
     with suppress(ZeroDivisionError), producer:
