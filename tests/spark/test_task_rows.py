@@ -100,6 +100,29 @@ def test_rows_that_have_waited_for_others_do_not_linger_as_long_again(
         assert len(read_at_least(kafka.bootstrap, topic, 1)) == 1
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_a_task_counts_the_time_that_rows_have_waited_for_others_towards_linger_ms(
+    kafka: KafkaCluster, new_topic: NewTopic, on_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, linger_s = new_topic(1), 600
+    # To the task, each batch came so long ago; and no batch is small enough to wait for another.
+    long_ago = SimpleNamespace(monotonic=lambda: time.monotonic() - linger_s, time=time.time)
+    monkeypatch.setattr("spark_kafka_sink.spark.tasks.task.time", long_ago)
+    monkeypatch.setattr(TaskProducer, "slice_bytes", lambda *_: 1)
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": [b"x"]})
+        assert len(read_at_least(kafka.bootstrap, topic, 1)) == 1
+
+    given = {
+        "topic": topic,
+        "onError": on_error,
+        "kafka.linger.ms": str(linger_s * 1000),
+        "kafka.delivery.timeout.ms": str(2 * linger_s * 1000),
+    }
+    write_task(options(kafka, given), slow_input())
+
+
 def test_tasks_of_one_row_each_fill_a_partition_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is another in each stage, as in each micro-batch of a stream."""
     partitions, first = 8, set[int]()

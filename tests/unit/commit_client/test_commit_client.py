@@ -199,6 +199,7 @@ class Cluster:
 
 
 def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
+    assert not message.allow_auto_topic_creation, "brokers create a topic that is only asked about"
     brokers = [MetadataResponseBroker(node_id=n, host="b", port=n) for n in cluster.brokers]
     topics = [
         MetadataResponseTopic(

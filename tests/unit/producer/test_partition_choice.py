@@ -294,6 +294,28 @@ def test_the_first_slice_visits_every_partition_once_from_the_start_on(
     assert len(set(visits)) == min(rows, partitions)
 
 
+def test_an_even_spread_visits_partitions_in_random_order_and_short_queues_first() -> None:
+    orders = set()
+    short_first = 0
+    for seed in range(300):
+        even = EvenPartitioner(Random(seed), 0)
+        orders.add(tuple(even.assign(_int64([10] * 4), _load(range(4))())))
+        even = EvenPartitioner(Random(seed), 0)
+        chosen = even.assign(_int64([10] * 3), _load(range(3), [0, 9, 0])())
+        short_first += chosen.tolist() == [0, 2, 1]
+    # Partition 0 is the start; the other three have six orders.
+    assert len(orders) == 6
+    # The queue of 9 makes a share of a tenth: ten times in eleven it comes after the other one.
+    assert 250 < short_first < 300
+
+
+def test_above_a_hundred_partitions_few_rows_fill_batches_rather_than_partitions() -> None:
+    for partitions, filled in ((100, 100), (101, 5)):
+        even = EvenPartitioner(Random(1), 0)
+        chosen = even.assign(_int64([1] * 5 * BATCH_BYTES), _load(range(partitions))())
+        assert len(set(chosen.tolist())) == filled
+
+
 def test_stretches_grow_to_a_batch_within_a_batch_for_each_partition() -> None:
     partitions, batch = 4, 1600
     even = EvenPartitioner(Random(1), 0)
