@@ -100,6 +100,22 @@ def test_rows_that_have_waited_for_others_do_not_linger_as_long_again(
         assert len(read_at_least(kafka.bootstrap, topic, 1)) == 1
 
 
+@pytest.mark.parametrize("rows", [2, 100_000], ids=["small", "large"])
+def test_rows_beside_a_refused_one_are_sent_again_while_a_slow_task_waits(
+    kafka: KafkaCluster, new_topic: NewTopic, rows: int
+) -> None:
+    topic = new_topic(1, {"cleanup.policy": "compact"})
+    keys = pa.array([*[b"k"] * (rows - 1), None], pa.binary())
+    given = {"topic": topic, "onError": "skip", "kafka.linger.ms": "50"}
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"key": keys, "value": [b"v" * 40] * rows})
+        assert len(read_at_least(kafka.bootstrap, topic, rows - 1)) == rows - 1
+
+    message = write_task(options(kafka, given), slow_input())
+    assert (message.report.rows, message.bad_rows.rows) == (rows - 1, 1)
+
+
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 def test_a_task_counts_the_time_that_rows_have_waited_for_others_towards_linger_ms(
     kafka: KafkaCluster, new_topic: NewTopic, on_error: str, monkeypatch: pytest.MonkeyPatch

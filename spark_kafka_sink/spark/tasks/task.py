@@ -6,6 +6,7 @@ the producer, Arrow and numpy. The modules for planning and committing do not.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
+from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 # Condition.wait() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
+# How often `settle` is called at most, even without linger.ms.
+_SHORTEST_PAUSE_S: Final = 0.05
 # `spread_evenly` accepts the numbers from 0 to this number, exclusive.
 _STARTS: Final = LARGEST_INT32 + 1
 
@@ -45,6 +49,7 @@ def append_coalesced(
     append: Callable[[pa.RecordBatch, float], None],
     slice_bytes: int,
     linger_s: float,
+    settle: Callable[[], object] | None = None,
 ) -> None:
     """Join small batches and append them; append large batches alone.
 
@@ -52,12 +57,13 @@ def append_coalesced(
     append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
     It is called once at a time, in the order of the rows, sometimes in another thread. If it raises
     there, the exception is raised here at Spark's next batch. linger_s: how long a row may wait.
+    settle: called like `append`, after each append, and every linger_s while Spark has no batch.
 
     Joined batches have seven eighths of a slice, because rows are larger as records than in Arrow.
     Nothing keeps a reference to a batch after it was appended, so memory holds only the batches of
     one slice.
     """
-    waiting = _WaitingBatches(append, linger_s)
+    waiting = _WaitingBatches(append, linger_s, settle)
     enough_bytes = slice_bytes * 7 // 8
     try:
         for batch in batches:
@@ -72,8 +78,7 @@ def append_coalesced(
                 del batch  # do not keep it while the next batches are read
                 if is_large or waiting.size_bytes >= enough_bytes or waiting.have_lingered:
                     waiting.append()
-                else:
-                    waiting.watch()
+                waiting.watch()
     finally:
         waiting.is_over = True  # even if an interrupt comes during `end`
         waiting.end()
@@ -89,9 +94,17 @@ class _WaitingBatches:
     appended, because that calls the user's partitioner.
     """
 
-    def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
+    def __init__(
+        self,
+        append: Callable[[pa.RecordBatch, float], None],
+        linger_s: float,
+        settle: Callable[[], object] | None,
+    ) -> None:
         self._append = append
         self._linger_s = linger_s
+        self._settle = settle
+        pause_s = math.inf if settle is None else max(linger_s, _SHORTEST_PAUSE_S)
+        self._pause_s = min(pause_s, _LONGEST_WAIT_S)
         # Held as a lock, not as a condition: an interrupt inside `Condition.__enter__` would leave
         # it locked, and `end` would wait for ever.
         self.lock = threading.RLock()
@@ -112,7 +125,7 @@ class _WaitingBatches:
 
     def _left_s(self) -> float:
         if not self._batches:
-            return _LONGEST_WAIT_S
+            return self._pause_s
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
     def add(self, batch: pa.RecordBatch, came_at: float) -> None:
@@ -127,7 +140,7 @@ class _WaitingBatches:
             self._changed.notify()
 
     def append(self) -> None:
-        """Append the waiting batches as one batch, and drop the references to them."""
+        """Append the waiting batches as one batch, drop the references to them, and settle."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
         self._is_appending = True
         try:
@@ -137,6 +150,8 @@ class _WaitingBatches:
                 joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
             while joined:
                 self._append(joined.pop(0), self._since)
+            if self._settle is not None:
+                self._settle()
         finally:
             self.lock.acquire()
             self._is_appending = False
@@ -148,8 +163,8 @@ class _WaitingBatches:
             self._changed.wait()
 
     def watch(self) -> None:
-        """Start the thread that appends waiting batches after linger_s, unless it is running."""
-        if self._thread is None and self._batches:
+        """Start the thread that appends waiting batches and settles, unless it is not needed."""
+        if self._thread is None and (self._batches or self._settle is not None):
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),
                 name="pykafka-linger",
@@ -159,8 +174,10 @@ class _WaitingBatches:
 
     def _append_in_time(self) -> None:
         with self.lock:
+            is_idle = False
             while not self.is_over:
-                if self.have_lingered:
+                if self.have_lingered or is_idle:
+                    is_idle = False
                     try:
                         self.append()
                     except BaseException as error:  # noqa: BLE001 - for the task to raise
@@ -168,8 +185,9 @@ class _WaitingBatches:
                         return
                     continue  # the task may have ended during the append
                 self._is_asleep = not self._batches
-                self._changed.wait(self._left_s())
+                is_woken = self._changed.wait(self._left_s())
                 self._is_asleep = False
+                is_idle = not (is_woken or self._batches or self._is_appending)
 
     def raise_error(self) -> None:
         """Raise the exception that `append` raised in the other thread, if any."""
@@ -240,7 +258,11 @@ def _write(
 
         slice_bytes = producer.slice_bytes(options.partitions)
         with _progress(options, producer, context):
-            append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
+            linger_s = options.producer.linger_ms / 1000
+            # Without onError, no row that brokers refuse is sent again.
+            is_settled = options.bad_rows.on_error is not OnError.FAIL
+            settle = task_rows.settle if is_settled else None
+            append_coalesced(batches, append, slice_bytes, linger_s, settle)
             rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms

@@ -98,7 +98,10 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task. lingers_since: as in `TaskProducer.append`."""
+        """Append a batch of the task; call `settle` from time to time.
+
+        lingers_since: as in `TaskProducer.append`.
+        """
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
@@ -122,7 +125,6 @@ class TaskRows:
         self._prepare_good(batch)
         self._append_good(batch, numbers, lingers_since)
         self._count_expired(batch)
-        self._settle()
 
     def _encoded(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
@@ -240,11 +242,11 @@ class TaskRows:
     def flush(self) -> int:
         """Wait until every good row is acknowledged, and return the number of good rows."""
         self._producer.flush()
-        while self._settle():
+        while self.settle():
             self._producer.flush()
         return self._rows - self._reasons.total()
 
-    def _settle(self) -> bool:
+    def settle(self) -> bool:
         """Handle rows that brokers refused since the last call. Return whether there were any."""
         refused = False
         for (batch, numbers), culprits, others, fault, error in self._appender.refusals():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -264,6 +264,70 @@ def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task(
     assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("rows", [10, 10_000], ids=["small", "large"])
+def test_a_task_settles_again_and_again_while_it_waits_for_the_next_batch(rows: int) -> None:
+    settled = threading.Semaphore(0)
+    appended: list[int] = []
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        yield batches_of([rows])[0]
+        for _ in range(4):
+            assert settled.acquire(timeout=60), "nothing is settled before the next batch"
+
+    append_coalesced(
+        slow_input(),
+        lambda batch, _since: appended.append(batch.num_rows),
+        SLICE_BYTES,
+        linger_s=0.01,
+        settle=settled.release,
+    )
+    assert appended == [rows]
+    assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_nothing_is_settled_during_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second batch's: the other thread runs since the first one."""
+    looked = threading.Semaphore(0)
+    appended: list[int] = []
+    inside: list[int] = []
+    during: list[int] = []
+
+    class Waiting(task._WaitingBatches):
+        def _left_s(self) -> float:
+            if inside and threading.current_thread().name == "pykafka-linger":
+                looked.release()
+            return super()._left_s()
+
+    def append(batch: pa.RecordBatch, _since: float) -> None:
+        appended.append(batch.num_rows)
+        inside.append(batch.num_rows)
+        for _ in range(5 if len(appended) == 2 else 0):
+            assert looked.acquire(timeout=60)
+        inside.clear()
+
+    monkeypatch.setattr(task, "_WaitingBatches", Waiting)
+    append_coalesced(
+        batches_of([10_000, 10_000]), append, SLICE_BYTES, 0.01, lambda: during.extend(inside)
+    )
+    assert appended == [10_000, 10_000]
+    assert during == []
+
+
+def test_what_settling_raises_while_the_task_waits_fails_the_task() -> None:
+    raised = threading.Event()
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        yield batches_of([10])[0]
+        assert raised.wait(60)
+
+    def settle() -> None:
+        raised.set()
+        raise ValueError("refused for good")
+
+    with pytest.raises(ValueError, match="refused for good"):
+        append_coalesced(slow_input(), lambda *_: None, SLICE_BYTES, 0.01, settle)
+
+
 def test_without_linger_every_batch_is_appended_by_itself() -> None:
     made: list[pa.RecordBatch] = []
     append_coalesced(
@@ -309,10 +373,14 @@ def test_an_input_that_breaks_ends_the_other_thread_and_appends_no_more() -> Non
     assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("settle", [None, lambda: None], ids=["fail", "skip"])
 @pytest.mark.parametrize("linger_s", [0.0, 0.001, math.inf])
-def test_a_task_ends_and_appends_no_more_wherever_it_was_interrupted(linger_s: float) -> None:
+def test_a_task_ends_and_appends_no_more_wherever_it_was_interrupted(
+    linger_s: float, settle: Callable[[], object] | None
+) -> None:
     def call() -> None:
-        append_coalesced(batches_of([10, 20, 10_000, 30]), append, SLICE_BYTES, linger_s)
+        batches = batches_of([10, 20, 10_000, 30])
+        append_coalesced(batches, append, SLICE_BYTES, linger_s, settle)
 
     def append(batch: pa.RecordBatch, _since: float) -> None:
         made.append(batch.num_rows)
