@@ -24,7 +24,7 @@ from spark_kafka_sink.commit.names import (
     checked_owner,
 )
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.errors import INTERNAL_TOPICS, ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
 # The default of the broker setting transaction.max.timeout.ms, so that jobs have as much time as
@@ -157,6 +157,12 @@ def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
         message = (
             f"option commitLogTopic is {log_topic!r}: expected a topic name, which has 1 to 249 of "
             "the characters a-z A-Z 0-9 . _ -"
+        )
+        raise ConfigException(message)
+    if log_topic in INTERNAL_TOPICS:
+        message = (
+            f"option commitLogTopic is {log_topic!r}, which is internal to Kafka: expected a topic "
+            "for the commit log alone"
         )
         raise ConfigException(message)
     prefix, app_id = given.get("txnidprefix", DEFAULT_PREFIX), given.get("txnappid")

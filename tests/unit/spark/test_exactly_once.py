@@ -87,6 +87,10 @@ def test_the_values_and_their_defaults() -> None:
         ({"txnIdPrefix": "a/b"}, "txnIdPrefix is 'a/b'"),
         ({"txnAppId": ""}, "txnAppId has 0 bytes"),
         ({"commitLogTopic": "no topic"}, "commitLogTopic is 'no topic': expected a topic name"),
+        (
+            {"commitLogTopic": "__transaction_state"},
+            "commitLogTopic is '__transaction_state', which is internal to Kafka: expected a topic",
+        ),
         ({"kafka.acks": "1", "kafka.enable.idempotence": "false"}, r"with kafka\.acks=1: set it"),
         ({"kafka.enable.idempotence": "false"}, r"with kafka\.enable\.idempotence=false"),
         (
