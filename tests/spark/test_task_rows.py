@@ -136,7 +136,7 @@ def test_a_task_counts_the_time_that_rows_have_waited_for_others_towards_linger_
         "kafka.linger.ms": str(linger_s * 1000),
         "kafka.delivery.timeout.ms": str(2 * linger_s * 1000),
     }
-    write_task(options(kafka, given), slow_input())
+    assert write_task(options(kafka, given), slow_input()).report.rows == 1
 
 
 def test_tasks_of_one_row_each_fill_a_partition_each(monkeypatch: pytest.MonkeyPatch) -> None:
