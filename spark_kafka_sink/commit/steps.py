@@ -8,7 +8,7 @@ is set. It ignores the reply to a request that it does not wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -36,6 +36,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.verdicts import END_TXN_1, END_TXN_2, Call, Verdict, verdict
 from spark_kafka_sink.errors import (
+    ConfigException,
     KafkaException,
     ProducerFencedException,
     TransactionAbortedException,
@@ -142,6 +143,17 @@ class FailureKind(Enum):
     NEWER_FORMAT = "the commit log was written by a newer version"
 
 
+# The exceptions of failures without an error code. For any other kind, it is that of a transaction
+# that was aborted.
+_EXCEPTIONS: Final[Mapping[FailureKind, type[KafkaException]]] = {
+    FailureKind.SUPERSEDED: ProducerFencedException,
+    FailureKind.NO_ANSWER: KafkaException,
+    FailureKind.IN_DOUBT: KafkaException,
+    FailureKind.BELOW_FLOOR: ConfigException,
+    FailureKind.NEWER_FORMAT: KafkaException,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The failure of a machine.
@@ -157,13 +169,11 @@ class Failure:
 
     def exception(self) -> KafkaException:
         """Return the exception for the user."""
-        if self.kind is FailureKind.SUPERSEDED:
-            return ProducerFencedException(self.sentence, api=self.api)
         if self.error:
             parts = (self.sentence, advice(self.error))
             message = "; ".join(part for part in parts if part)
             return api_exception(self.error, message, api=self.api)
-        return TransactionAbortedException(self.sentence)
+        return _EXCEPTIONS.get(self.kind, TransactionAbortedException)(self.sentence)
 
 
 _CALLS: Final[dict[type, Call]] = {
