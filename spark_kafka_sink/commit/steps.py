@@ -125,7 +125,9 @@ class Received(NamedTuple):
         found = error_code(error)
         kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
         said = f"; {self.reply.reason}" if self.reply.reason else ""
-        return Failure(kind, f"{what}: {name} got {found.name} ({error}){said}", error, name)
+        partition = getattr(self.ask, "partition", None)
+        topic = None if partition is None else partition.topic
+        return Failure(kind, f"{what}: {name} got {found.name} ({error}){said}", error, name, topic)
 
 
 class FailureKind(Enum):
@@ -159,20 +161,24 @@ class Failure:
     """The failure of a machine.
 
     sentence: the message for the user. error: the error code of a broker, 0 if there is none. api:
-    the name of the API that returned the code.
+    the name of the API that returned the code. topic: the topic of the rows that the request was
+    about, None for any other request.
     """
 
     kind: FailureKind
     sentence: str
     error: int = codes.NONE
     api: str | None = None
+    topic: str | None = None
 
     def exception(self) -> KafkaException:
         """Return the exception for the user."""
         if self.error:
-            parts = (self.sentence, advice(self.error))
+            # The advice for topics is about WRITE, but READ may be the right that is missing.
+            is_advised = self.error != codes.TOPIC_AUTHORIZATION_FAILED
+            parts = (self.sentence, advice(self.error) if is_advised else None)
             message = "; ".join(part for part in parts if part)
-            return api_exception(self.error, message, api=self.api)
+            return api_exception(self.error, message, topic=self.topic, api=self.api)
         return _EXCEPTIONS.get(self.kind, TransactionAbortedException)(self.sentence)
 
 
