@@ -375,8 +375,9 @@ def _print_owner(found: FoundOwner) -> None:
         lines.append("it has written nothing yet")
     else:
         written = reading.record
+        noun = "row" if written.rows == 1 else "rows"
         lines.append(
-            f"last written: {written.last_written}, {written.rows} rows, at "
+            f"last written: {written.last_written}, {written.rows} {noun}, at "
             f"{_time(written.written_at)} by the clock of the driver"
         )
     _print_lines(lines)

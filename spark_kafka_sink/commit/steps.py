@@ -8,7 +8,7 @@ is set. It ignores the reply to a request that it does not wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -36,6 +36,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.verdicts import END_TXN_1, END_TXN_2, Call, Verdict, verdict
 from spark_kafka_sink.errors import (
+    ConfigException,
     KafkaException,
     ProducerFencedException,
     TransactionAbortedException,
@@ -124,7 +125,9 @@ class Received(NamedTuple):
         found = error_code(error)
         kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
         said = f"; {self.reply.reason}" if self.reply.reason else ""
-        return Failure(kind, f"{what}: {name} got {found.name} ({error}){said}", error, name)
+        partition = getattr(self.ask, "partition", None)
+        topic = None if partition is None else partition.topic
+        return Failure(kind, f"{what}: {name} got {found.name} ({error}){said}", error, name, topic)
 
 
 class FailureKind(Enum):
@@ -142,28 +145,41 @@ class FailureKind(Enum):
     NEWER_FORMAT = "the commit log was written by a newer version"
 
 
+# The exceptions of failures without an error code. For any other kind, it is that of a transaction
+# that was aborted.
+_EXCEPTIONS: Final[Mapping[FailureKind, type[KafkaException]]] = {
+    FailureKind.SUPERSEDED: ProducerFencedException,
+    FailureKind.NO_ANSWER: KafkaException,
+    FailureKind.IN_DOUBT: KafkaException,
+    FailureKind.BELOW_FLOOR: ConfigException,
+    FailureKind.NEWER_FORMAT: KafkaException,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The failure of a machine.
 
     sentence: the message for the user. error: the error code of a broker, 0 if there is none. api:
-    the name of the API that returned the code.
+    the name of the API that returned the code. topic: the topic of the rows that the request was
+    about, None for any other request.
     """
 
     kind: FailureKind
     sentence: str
     error: int = codes.NONE
     api: str | None = None
+    topic: str | None = None
 
     def exception(self) -> KafkaException:
         """Return the exception for the user."""
-        if self.kind is FailureKind.SUPERSEDED:
-            return ProducerFencedException(self.sentence, api=self.api)
         if self.error:
-            parts = (self.sentence, advice(self.error))
+            # The advice for topics is about WRITE, but READ may be the right that is missing.
+            is_advised = self.error != codes.TOPIC_AUTHORIZATION_FAILED
+            parts = (self.sentence, advice(self.error) if is_advised else None)
             message = "; ".join(part for part in parts if part)
-            return api_exception(self.error, message, api=self.api)
-        return TransactionAbortedException(self.sentence)
+            return api_exception(self.error, message, topic=self.topic, api=self.api)
+        return _EXCEPTIONS.get(self.kind, TransactionAbortedException)(self.sentence)
 
 
 _CALLS: Final[dict[type, Call]] = {

@@ -108,10 +108,14 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
         return f"exactlyOnce uses transactional ids that begin with {needed_id}; {how}"
     if failure.error != codes.TOPIC_AUTHORIZATION_FAILED:
         return ""
-    of_rows, of_log = "the topic of the rows", f"commitLogTopic={run.log.topic}"
+    of_rows = "the topic of the rows" if failure.topic is None else f"topic {failure.topic}"
+    of_log = f"commitLogTopic={run.log.topic}"
+    read_rows = (f"READ on {of_rows}", failure.topic or _topic(run), ("READ",))
+    read_log = (f"READ on {of_log}", run.log.topic, ("READ",))
     needed = {
-        Call.DESCRIBE_PRODUCERS.value: (f"READ on {of_rows}", _topic(run), ("READ",)),
-        Call.FETCH.value: (f"READ on {of_log}", run.log.topic, ("READ",)),
+        Call.DESCRIBE_PRODUCERS.value: read_rows,
+        # The markers of transactions are read from the topics of the rows.
+        Call.FETCH.value: read_log if failure.topic is None else read_rows,
         Call.PRODUCE.value: (f"WRITE on {of_log}", run.log.topic, ("WRITE",)),
         Call.ADD_PARTITIONS_TO_TXN.value: (f"WRITE on {of_rows} and {of_log}", None, ("WRITE",)),
     }

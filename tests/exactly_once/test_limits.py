@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -19,11 +20,14 @@ from exactly_once.transactions import (
     described,
     next_epoch,
     open_transactions,
-    wait_for_end,
 )
+from spark_kafka_sink import atomic_layout
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.spark.report import SkippedMessage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
@@ -135,28 +139,48 @@ def test_the_newest_record_is_there_after_compaction(
     assert job.committed == sorted(map(str, range(200)))
 
 
+@pytest.mark.spark
 @pytest.mark.long(reason="it has 300 micro-batches")
-def test_a_long_stream_uses_as_many_ids_as_a_short_one(
-    job: SingleJob, mode: str, client: CommitClient, driver_folder: Path
+def test_300_micro_batches_of_spark_use_as_many_ids_as_a_few(
+    spark: SparkSession,
+    cluster: KafkaCluster,
+    new_topic: NewTopic,
+    mode: str,
+    client: CommitClient,
+    tmp_path: Path,
 ) -> None:
-    stream = PlayedStream(job)
-    driver = f"pykafka/{app_id(job)}/{job.topic}"
-    for number in range(300):
-        stream.run(number, {each: [f"{number}.{each}"] for each in range(4)})
-        # A task takes another id while the markers of the last micro-batch are being written.
-        for partition in range(4) if mode == "two-phase" else ():
-            wait_for_end(client, f"{driver}/{partition}.0")
-    for partition in range(4) if mode == "two-phase" else ():
-        assert described(client, f"{driver}/{partition}.1").error == 105
-    assert open_transactions(client, job.topic) == []
-    assert len(set(job.committed)) == len(job.committed) == 1200
-
-
-def app_id(job: SingleJob) -> str:
-    """Return the application id of a stream whose checkpoint names it."""
     from spark_kafka_sink.commit.names import app_id_of_checkpoint
 
-    return app_id_of_checkpoint(f"file:/checkpoints/{job.topic}")
+    files, checkpoint = tmp_path / "files", tmp_path / "checkpoint"
+    files.mkdir()
+    for number in range(300):
+        (files / f"{number}.txt").write_text(f"{number}\n")
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "topic": new_topic(2),
+        "exactlyOnce": mode,
+        "commitLogTopic": new_topic(1, {"cleanup.policy": "compact"}),
+    }
+    rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(str(files))
+    rows = atomic_layout(rows, options) if mode == "single" else rows
+    query = (
+        rows.writeStream.format("pykafka")
+        .options(**options, checkpointLocation=str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    progress = query.lastProgress
+    assert progress is not None
+    assert progress["batchId"] == 299
+    values = committed_values(cluster.bootstrap, options["topic"])
+    assert values == sorted(map(str, range(300)))
+    owner = f"pykafka/{app_id_of_checkpoint(f'file:{checkpoint}')}/{options['topic']}"
+    assert described(client, owner).error == 0
+    # A task takes another id while the markers of the last micro-batch are being written.
+    assert [described(client, f"{owner}/{task}.4").error for task in range(2)] == [105, 105]
+    assert open_transactions(client, options["topic"]) == []
 
 
 @pytest.mark.long(reason="it has 200 tasks")

@@ -155,7 +155,7 @@ def test_an_open_job_is_shown_and_not_disturbed(
     for arguments in ([], ["--dry-run"], ["--app-id", "job"]):
         assert recover(*arguments) == 0
         assert f"txnAppId 'job' (topic {job.topic})" in recover.out
-        assert "last written: version 1, 1 rows, at 20" in recover.out
+        assert "last written: version 1, 1 row, at 20" in recover.out
         count = "3 transactions" if mode == "two-phase" else "1 transaction"
         assert f"open: {count} without a decision to commit, since 20" in recover.out
     assert open_ids(client, job) == before

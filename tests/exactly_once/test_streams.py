@@ -44,7 +44,7 @@ def test_what_cannot_be_a_replay_fails_with_both_numbers(
     with pytest.raises(KafkaException, match="this run of the query has already written"):
         stream.run(4, {0: ["a", "b"]})
     stream.restart()
-    with pytest.raises(KafkaException, match="has 1 rows now, and had 2 when"):
+    with pytest.raises(KafkaException, match="has 1 row now, and had 2 when"):
         stream.run(4, {0: ["a"]})
     with pytest.raises(KafkaException, match=r"micro-batch 3 .* is older than micro-batch 4"):
         stream.run(3, {0: ["a"]})
@@ -107,7 +107,7 @@ def test_a_save_that_is_tried_again_after_its_rows_were_committed_only_counts_th
         save({0: ["a"], 1: ["b"]}, is_retry=False)
     save({0: ["a"], 1: ["b"]}, is_retry=True)
     assert "skipped: micro-batch 3 of query query was written before" in capfd.readouterr().err
-    with pytest.raises(KafkaException, match="has 1 rows now, and had 2 when"):
+    with pytest.raises(KafkaException, match="has 1 row now, and had 2 when"):
         save({0: ["a"]}, is_retry=True)
     assert job.committed == ["a", "b"]
 

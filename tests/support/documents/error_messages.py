@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import spark_kafka_sink
 from spark_kafka_sink import errors
+from spark_kafka_sink.commit.steps import Failure, FailureKind
 
 PACKAGE: Final = Path(spark_kafka_sink.__file__).parent
 KINDS: Final = frozenset(
@@ -39,7 +40,8 @@ class Site(NamedTuple):
     """A place in the code that makes an error.
 
     place: the file in the package and the function, as ``config.py:producer_config``. kind: the
-    name of the exception's class, or of the function that makes it. messages: what it may say.
+    name of the exception's class, of a Failure too if it has no error code of a broker, or the name
+    of the function that makes it. messages: what it may say.
     """
 
     place: str
@@ -160,7 +162,15 @@ def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> tuple[str, tupl
     texts = tuple(_texts(call.args[number], before))
     if name == "add_last_line" and not any(map(_says_something, texts)):
         return None  # it passes a sentence on
-    return name, texts
+    return _kind_of(call, name), texts
+
+
+def _kind_of(call: ast.Call, name: str) -> str:
+    """Return the name of the class that a call of `name` makes, else `name`."""
+    kind = call.args[0]
+    if name != Failure.__name__ or len(call.args) > 2 or not isinstance(kind, ast.Attribute):
+        return name
+    return type(Failure(FailureKind[kind.attr], "").exception()).__name__
 
 
 def _texts(node: ast.AST, scope: dict[str, list[ast.Assign]] | dict[str, ast.expr]) -> list[str]:

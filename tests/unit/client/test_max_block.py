@@ -515,8 +515,10 @@ def test_the_time_of_a_partitioner_is_no_wait_for_memory(clock: Clock) -> None:
             pool.available_bytes = pool.total_bytes
             producer._state.notify()
 
+        began_at = clock.now
         clock.after(MAX_BLOCK_S + 0.5, free)
         producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+        assert clock.now - began_at == pytest.approx(MAX_BLOCK_S + 0.5)
 
 
 def raise_in_its_block(producer: KafkaProducer) -> None:

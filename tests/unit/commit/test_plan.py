@@ -58,9 +58,11 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.errors import (
+    ConfigException,
     InvalidTxnTimeoutException,
     LostRows,
     ProducerFencedException,
+    TransactionAbortedException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
@@ -181,6 +183,7 @@ def test_a_version_below_the_floor_is_refused_with_both_numbers() -> None:
     old = replace(DONE, versions=VersionSet(((7, 7),), floor=5))
     outcome, asked = plan({ReadLog: [logged(old)]}, version=4)
     assert outcome.kind is FailureKind.BELOW_FLOOR
+    assert isinstance(outcome.exception(), ConfigException)
     assert "version 4 is below 5" in outcome.sentence
     assert kinds(asked) == [ReadLog]
 
@@ -354,6 +357,7 @@ def test_what_nobody_can_tell_is_a_failure_and_no_loss(marker: MarkerRead, said:
     outcome, _ = plan(script)
     assert isinstance(outcome, Failure)
     assert said in outcome.sentence
+    assert not isinstance(outcome.exception(), TransactionAbortedException)
 
 
 def test_a_commit_of_done_that_one_broker_refuses_is_sent_to_another() -> None:
@@ -435,9 +439,9 @@ def test_a_record_of_a_newer_version_of_the_sink_is_refused() -> None:
     for version in (None, 7):
         outcome, _ = plan({ReadLog: [newer]}, version=version)
         assert outcome.kind is FailureKind.NEWER_FORMAT
-        assert "at offset 6 of __pykafka_commits-0 cannot be read: it has format 2" in str(
-            outcome.exception()
-        )
+        error = outcome.exception()
+        assert not isinstance(error, TransactionAbortedException)
+        assert "at offset 6 of __pykafka_commits-0 cannot be read: it has format 2" in str(error)
 
 
 @pytest.mark.parametrize("ask", [ListTransactions, InitProducerId, ReadLog])

@@ -8,12 +8,20 @@ from support.programs.forked import in_child, taken
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.questions import (
+    Ask,
+    DescribeProducers,
+    MarkerRead,
+    ProducersDescribed,
+    ReadMarker,
+    Reply,
+)
 from spark_kafka_sink.commit.resolve import RECORDS_ARE_GONE, in_doubt
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.steps import Failure, FailureKind, received
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark import commit_clients
 from spark_kafka_sink.spark.commit_clients import (
     _lock,
@@ -23,6 +31,7 @@ from spark_kafka_sink.spark.commit_clients import (
 )
 
 CONFIG = producer_config({"bootstrap.servers": "b:1"})
+OF_COLUMN = TopicPartition("named-by-rows", 2)
 RUN = Run(checked_owner("team", "app", "t"), "run", TopicPartition("log", 0), 2, 900_000)
 
 
@@ -62,8 +71,25 @@ def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
 def test_a_right_on_a_topic_that_is_missing_is_named(call: Call, right: str, command: str) -> None:
     denied = codes.TOPIC_AUTHORIZATION_FAILED
     said = said_of(Failure(FailureKind.REFUSED, "refused", denied, call.value))
-    assert f"exactlyOnce needs the right {right}" in said
+    assert said.startswith(f"refused; exactlyOnce needs the right {right}")
     assert f"--operation {command}" in said
+
+
+@pytest.mark.parametrize(
+    ("ask", "reply"),
+    [
+        (DescribeProducers(OF_COLUMN), ProducersDescribed(error=29)),
+        (ReadMarker(OF_COLUMN, 7, ProducerIdAndEpoch(5, 1), 60.0), MarkerRead(error=29)),
+    ],
+)
+def test_a_right_to_read_a_topic_that_rows_name_is_named_with_the_topic(
+    ask: Ask, reply: Reply
+) -> None:
+    failure = received(ask, reply, 0.0).failure("it could not be checked")
+    said = said_of(failure)
+    assert "; exactlyOnce needs the right READ on topic named-by-rows; to allow it: " in said
+    assert said.endswith("--operation READ --topic named-by-rows")
+    assert "WRITE" not in said
 
 
 def test_rights_on_transactional_ids_are_named_by_their_prefix() -> None:
