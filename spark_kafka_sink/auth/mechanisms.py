@@ -15,6 +15,8 @@ GSSAPI: Final = "GSSAPI"
 AWS_MSK_IAM: Final = "AWS_MSK_IAM"
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI, AWS_MSK_IAM)
 
+OTHER_USER: Final = "a client cannot change its user, so create a new client"
+"""The end of a message about credentials of another user than before."""
 _MAX_SHOWN: Final = 200
 
 

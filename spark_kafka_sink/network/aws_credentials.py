@@ -29,13 +29,12 @@ from spark_kafka_sink.auth.aws import (
     msk_token,
     region_of_host,
 )
-from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.mechanisms import OTHER_USER, printable
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, install_extra
 from spark_kafka_sink.model import __version__
-from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
-from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
+from spark_kafka_sink.auth.mechanisms import GSSAPI, OTHER_USER, printable
 from spark_kafka_sink.errors import (
     ConfigException,
     NetworkException,
@@ -35,7 +35,6 @@ _REALM_UNKNOWN: Final = 154
 # Errors that a retry may overcome: the KDC cannot be reached, or the client or the service is not
 # valid yet.
 _PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
-OTHER_USER: Final = "a client cannot change its user, so create a new client"
 _KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
 
 

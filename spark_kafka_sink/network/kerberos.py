@@ -16,13 +16,12 @@ from spark_kafka_sink.auth.gssapi import (
     cache_path,
     kerberos_options,
 )
-from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
+from spark_kafka_sink.auth.mechanisms import GSSAPI, OTHER_USER, printable
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.gssapi import (
-    OTHER_USER,
     cached_principal,
     check_kerberos,
     check_keytab,

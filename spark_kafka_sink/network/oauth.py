@@ -25,7 +25,7 @@ from spark_kafka_sink.auth.assertion import (
     signing_key,
 )
 from spark_kafka_sink.auth.jaas import parse_jaas
-from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, utf8
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, OTHER_USER, utf8
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerToken,
     RefreshWindow,
@@ -51,7 +51,6 @@ from spark_kafka_sink.errors import (
     name_options,
 )
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable

@@ -35,6 +35,7 @@ from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
     GSSAPI,
     OAUTHBEARER,
+    OTHER_USER,
     PLAIN,
     PlainExchange,
     SaslExchange,
@@ -60,7 +61,6 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
-from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_of_file
