@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import confluent_kafka
-from confluent_kafka import IsolationLevel
+from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -60,9 +60,24 @@ def create_topics(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     config = few_bytes(partitions) | (config or {})
     new = [NewTopic(topic, partitions, replicas, config=config) for topic in topics]
-    for future in admin.create_topics(new).values():
-        future.result()
+    answers = admin.create_topics(new)
+    for each in new:
+        try:
+            answers[each.topic].result()
+        except confluent_kafka.KafkaException as error:
+            # librdkafka drops a broker that is gone from the metadata, with its requests in flight.
+            if error.args[0].code() != KafkaError._DESTROY_BROKER:
+                raise
+            _create_again(admin, each)
     _wait_for_leaders(bootstrap, topics, partitions)
+
+
+def _create_again(admin: AdminClient, new: NewTopic) -> None:
+    try:
+        admin.create_topics([new])[new.topic].result()
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 def few_bytes(partitions: int) -> dict[str, str]:
