@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import ConfigException
 # A response may exceed this limit by one batch, and is then still well below the size limit for
 # responses on a connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# One Arrow array takes at most half of buffer.memory, and Arrow's offsets have 31 bits.
+# One Arrow array takes at most a quarter of buffer.memory, or one record, and Arrow's offsets have 31 bits.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _CLIENT_OPTIONS: Final = frozenset(
@@ -61,8 +61,8 @@ _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a reader; client: the options that readers and producers have in common.
 
-    buffer_memory: a limit for decompressed records. The reader uses more memory while it
-    decompresses a batch: up to four times the size of that batch's records.
+    buffer_memory: a limit for decompressed records, in bytes. One batch is decompressed besides,
+    whatever its size.
     """
 
     client: ProducerConfig

@@ -78,28 +78,29 @@ def fetched_records(
     read_committed: whether to skip records of aborted transactions. Raise CorruptRecordException if
     a batch is invalid.
     """
-    parts = _visible(data, start, end, read_committed=read_committed)
-    for joined in _joined(parts, budget_bytes):
+    # The part that was decoded last, the parts to join and the result of joining may take a quarter
+    # each. The last quarter is for what decoding takes, and for the topic's name in each row.
+    part_bytes = max(budget_bytes // 4, 1)
+    parts = _visible(data, start, end, part_bytes, read_committed=read_committed)
+    for joined in _joined(parts, part_bytes):
         yield from _rows(topic_partition, joined, start, end)
 
 
-def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list[DecodedRecords]]:
+def _joined(parts: Iterator[DecodedRecords], room_bytes: int) -> Iterator[list[DecodedRecords]]:
     """Yield lists of parts, each list to be joined into one Arrow batch.
 
-    A list of several parts takes at most half of the budget. The caller empties each list.
+    A list of several parts takes at most `room_bytes`. The caller empties each list.
     """
-    # Joining copies the parts, so the parts and the result may take half of the budget each.
-    room = budget_bytes // 2
     joined: list[DecodedRecords] = []
     joined_bytes = 0
     for part in parts:
-        if joined and joined_bytes + part.nbytes > room:
+        if joined and joined_bytes + part.nbytes > room_bytes:
             yield joined
             joined, joined_bytes = [], 0
         joined.append(part)
         joined_bytes += part.nbytes
         del part
-        if joined_bytes >= room:
+        if joined_bytes >= room_bytes:
             yield joined
             joined, joined_bytes = [], 0
     if joined:
@@ -107,12 +108,12 @@ def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list
 
 
 def _visible(
-    data: PartitionData, start: int, end: int, *, read_committed: bool
+    data: PartitionData, start: int, end: int, part_bytes: int, *, read_committed: bool
 ) -> Iterator[DecodedRecords]:
     """Yield the records of the batches that overlap the offset range and are visible to the reader.
 
-    Control batches are not visible. With read_committed, the records of aborted transactions are
-    not visible either.
+    Each part takes at most `part_bytes`, or has one record. Control batches are not visible. With
+    read_committed, the records of aborted transactions are not visible either.
     """
     aborted = sorted(
         data.aborted_transactions or (), key=lambda each: each.first_offset, reverse=True
@@ -128,7 +129,7 @@ def _visible(
         is_aborted = batch.is_transactional and batch.producer_id in aborting
         is_hidden = batch.is_control or (read_committed and is_aborted)
         if batch.last_offset >= start and not is_hidden:
-            yield batch.records()
+            yield from batch.parts(part_bytes)
         del batch  # it may hold its records
 
 

@@ -74,11 +74,9 @@ class TopicReader:
     """Reads topics of one cluster; a context manager.
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
-    bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
-    of a response is always decompressed, so this limit may be exceeded by one batch. While a batch
-    is decompressed, it takes up to four times its size, even if the limit is smaller. In addition,
-    the compressed responses of each leader take up to twice fetch.max.bytes. Raise ConfigException
-    if an option is invalid.
+    bytes of records that are decoded and not yet yielded, 64 MiB by default. The decompressed bytes
+    of one batch come on top, whatever their size. In addition, the compressed responses of each
+    leader take up to twice fetch.max.bytes. Raise ConfigException if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while a call of another thread is running. Getting the next batch from the

@@ -7,7 +7,9 @@ and the values. Headers are read one by one, because few records have headers.
 
 from __future__ import annotations
 
+import sys
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +25,9 @@ VARINT_BITS: Final = 32
 VARLONG_BITS: Final = 64
 # Attributes, timestamp, offset, key length, value length and number of headers, one byte each.
 _SMALLEST_RECORD_BYTES: Final = 6
+# The memory for decoding one record, without its key, value and headers, is at most this.
+_ROW_BYTES: Final = 256
+ALL_IN_ONE_PART: Final = sys.maxsize
 
 
 def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tuple[Int64s, Int64s]:
@@ -124,7 +129,43 @@ def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
     """Decode `count` records that fill `section`. Raise CorruptRecordException if invalid."""
-    fields = read_fields(section, count, base_offset, base_timestamp_ms)
+    (records,) = decode_parts(section, count, base_offset, base_timestamp_ms, ALL_IN_ONE_PART)
+    return records
+
+
+def decode_parts(
+    section: memoryview, count: int, base_offset: int, base_timestamp_ms: int, part_bytes: int
+) -> Iterator[DecodedRecords]:
+    """Decode `count` records that fill `section`, in parts. Yield one part at least.
+
+    part_bytes: the memory that one part may take, 1 or more; a part has at least one record. A
+    record that is larger is not copied: its part keeps `section` alive. Raise
+    CorruptRecordException at the first invalid part, and after the last one if `count` is wrong.
+    """
+    position = decoded = 0
+    while True:
+        starts, ends = _record_positions(section, position, part_bytes)
+        decoded += len(starts)
+        position = int(ends[-1]) if len(ends) else position
+        is_last = position == len(section)
+        if is_last:
+            _check_count(decoded, count)
+        yield _decode(section, starts, ends, base_offset, base_timestamp_ms, part_bytes)
+        if is_last:
+            return
+        del starts, ends
+
+
+def _decode(
+    section: memoryview,
+    starts: Int64s,
+    ends: Int64s,
+    base_offset: int,
+    base_timestamp_ms: int,
+    part_bytes: int,
+) -> DecodedRecords:
+    is_copied = len(starts) != 1 or int(ends[0] - starts[0]) <= part_bytes
+    fields = _fields(section, starts, ends, base_offset, base_timestamp_ms, is_copied=is_copied)
     data = np.frombuffer(section, np.uint8)
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
     headers, at = _headers(section, counts, at, fields.ends)
@@ -140,25 +181,45 @@ def read_fields(
 
     Raise CorruptRecordException if the records are invalid. Headers are not checked.
     """
-    starts, ends = _record_positions(section, count)
+    starts, ends = _record_positions(section, 0, ALL_IN_ONE_PART)
+    _check_count(len(starts), count)
+    return _fields(section, starts, ends, base_offset, base_timestamp_ms, is_copied=True)
+
+
+def _fields(
+    section: memoryview,
+    starts: Int64s,
+    ends: Int64s,
+    base_offset: int,
+    base_timestamp_ms: int,
+    *,
+    is_copied: bool,
+) -> RecordFields:
     data = np.frombuffer(section, np.uint8)
     # Skip the byte with the record's attributes: Kafka does not use any.
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
         raise corrupt("a record's offset is below the base offset of its batch")
-    keys, at = _field(section, data, at, ends)
-    values, at = _field(section, data, at, ends)
+    keys, at = _field(section, data, at, ends, is_copied=is_copied)
+    values, at = _field(section, data, at, ends, is_copied=is_copied)
     times = timestamps + np.int64(base_timestamp_ms)
     return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
 
-def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
-    """Return the positions of each record's attributes and of each record's end, int64."""
+def _record_positions(section: memoryview, position: int, part_bytes: int) -> tuple[Int64s, Int64s]:
+    """Return the positions of each record's attributes and of each record's end, int64.
+
+    position: where the first record begins. part_bytes: the memory that the records may take, half
+    of it for their keys, values and headers. A larger record is taken alone.
+    """
     # An array takes 8 bytes per position, a list takes 40.
     starts, ends = array("q"), array("q")
-    position, end = 0, len(section)
-    while position < end:
+    end = len(section)
+    part_end = min(end, position + part_bytes // 2)
+    for _ in range(max(part_bytes // 2 // _ROW_BYTES, 1)):
+        if position >= end:
+            break
         size = section[position]
         # Lengths up to 8191 are read inline, because a call for each would double the loop's time.
         if size < 0x80:
@@ -171,25 +232,36 @@ def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
         # Smaller records would take far more memory here than in the section.
         if size < _SMALLEST_RECORD_BYTES:
             raise corrupt(f"a record has {size} bytes: expected at least {_SMALLEST_RECORD_BYTES}")
-        starts.append(position)
+        start = position
         position += size
-        if position > end:
-            raise corrupt(f"a record of {size} bytes does not fit its batch")
+        if position > part_end:
+            if position > end:
+                raise corrupt(f"a record of {size} bytes does not fit its batch")
+            if starts:
+                break
+        starts.append(start)
         ends.append(position)
-    if len(starts) != count:
-        raise corrupt(f"a batch has {len(starts)} records where its header says {count}")
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 
+def _check_count(decoded: int, count: int) -> None:
+    if decoded != count:
+        raise corrupt(f"a batch has {decoded} records where its header says {count}")
+
+
 def _field(
-    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s
+    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, *, is_copied: bool
 ) -> tuple[pa.Array, Int64s]:
     """Return the keys or the values of all records, and the position after each of them."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
         raise corrupt("a key or a value does not fit its record")
-    return gather(section, starts, stops, sizes >= 0), stops
+    if is_copied or sizes[0] < 0:
+        return gather(section, starts, stops, sizes >= 0), stops
+    edges = np.concatenate([starts, stops]).astype(np.int32)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
+    return pa.Array.from_buffers(pa.binary(), 1, buffers), stops
 
 
 def gather(section: memoryview, starts: Ints, stops: Ints, valid: Bools) -> pa.Array:

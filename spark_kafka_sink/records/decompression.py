@@ -25,7 +25,8 @@ _XERIAL_HEADER_BYTES: Final = 16
 _MAX_SNAPPY_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
-_STREAM_BYTES: Final = 1 << 20
+_LAST_GZIP_STEP_BYTES: Final = 1 << 16
+_STREAM_BYTES: Final = 1 << 18
 _LZ4_STEP_BYTES: Final = 1 << 18
 
 
@@ -70,9 +71,9 @@ def _too_large(limit_bytes: int) -> ApiException:
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
     """Decompress one gzip member or several, as Java's GZIPInputStream does.
 
-    At the end of a member, zlib copies the rest of the input that it was given. The input is
-    therefore passed to it in steps that start small and double. The number of copied bytes then
-    stays proportional to the data for any number of members.
+    At the end of a member or of a part of the output, zlib copies the rest of the input that it was
+    given. The input is therefore passed to it in steps that start small, and double up to a limit.
+    The number of copied bytes then stays proportional to the data for any number of members.
     """
     view = memoryview(data)
     unpacked = bytearray()
@@ -84,11 +85,17 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
             piece = view[position : position + step]
             if not piece:
                 raise corrupt("a gzip member is incomplete")
-            unpacked += stream.decompress(piece, limit_bytes + 1 - len(unpacked))
-            if len(unpacked) > limit_bytes:
-                raise _too_large(limit_bytes)
+            rest: Buffer = piece
+            part = b""
+            # With all input taken, zlib may still have output for another part.
+            while rest or len(part) == _STREAM_BYTES:
+                part = stream.decompress(rest, _STREAM_BYTES)
+                unpacked += part
+                if len(unpacked) > limit_bytes:
+                    raise _too_large(limit_bytes)
+                rest = stream.unconsumed_tail
             position += len(piece) - len(stream.unused_data)
-            step *= 2
+            step = min(2 * step, _LAST_GZIP_STEP_BYTES)
     return unpacked
 
 
@@ -100,8 +107,7 @@ def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(view, 0, limit_bytes)
-    parts: list[Buffer] = []
-    unpacked_bytes = 0
+    unpacked = bytearray()
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
         if position + 4 > len(view):
@@ -110,11 +116,9 @@ def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
         position += 4
         if size < 0 or position + size > len(view):
             raise corrupt(f"a snappy block of {size} bytes does not fit its stream")
-        part = _snappy_block(view[position : position + size], unpacked_bytes, limit_bytes)
-        unpacked_bytes += len(part)
-        parts.append(part)
+        unpacked += _snappy_block(view[position : position + size], len(unpacked), limit_bytes)
         position += size
-    return b"".join(parts)
+    return unpacked
 
 
 def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buffer:

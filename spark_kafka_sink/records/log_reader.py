@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -23,13 +24,13 @@ from spark_kafka_sink.records.batch import (
     read_header,
 )
 from spark_kafka_sink.records.compression import Buffer
-from spark_kafka_sink.records.decoder import DecodedRecords, decode
+from spark_kafka_sink.records.decoder import ALL_IN_ONE_PART, DecodedRecords, decode_parts
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.message_set import (
     MAGIC_AT,
-    decode_messages,
     is_wrapper,
     message_offset,
+    read_messages,
     split_entries,
 )
 
@@ -53,7 +54,7 @@ class LogBatch:
     producer_id: int
     is_transactional: bool
     is_control: bool
-    _records: Callable[[int], DecodedRecords]
+    _parts: Callable[[int, int], Iterator[DecodedRecords]]
 
     def records(self, limit_bytes: int = MAX_UNPACKED_BYTES) -> DecodedRecords:
         """Return the records, of which there may be none.
@@ -61,7 +62,17 @@ class LogBatch:
         limit_bytes: the maximum size of the records after decompression. Raise
         CorruptRecordException if the records are invalid or larger.
         """
-        return self._records(limit_bytes)
+        (records,) = self._parts(limit_bytes, ALL_IN_ONE_PART)
+        return records
+
+    def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
+        """Yield the records in parts, at least one part, which may have no records.
+
+        The batch is decompressed once, at the first part. part_bytes: the memory that one part may
+        take besides; a part has at least one record. Raise CorruptRecordException if the records of
+        a part are invalid.
+        """
+        return self._parts(MAX_UNPACKED_BYTES, part_bytes)
 
     @property
     def is_abort(self) -> bool:
@@ -155,14 +166,14 @@ def _magic(entry: memoryview) -> int:
 
 def _messages(entries: list[memoryview]) -> LogBatch:
     """Return one `LogBatch` for messages without a wrapper, or for one wrapper message."""
-    found = decode_messages(entries, MAX_UNPACKED_BYTES)
+    messages = read_messages(entries, MAX_UNPACKED_BYTES)
     return LogBatch(
-        base_offset=int(found.offsets[0]),
-        last_offset=int(found.offsets[-1]),
+        base_offset=messages.base_offset,
+        last_offset=messages.last_offset,
         producer_id=-1,
         is_transactional=False,
         is_control=False,
-        _records=lambda _: found,
+        _parts=lambda _, part_bytes: messages.parts(part_bytes),
     )
 
 
@@ -174,19 +185,27 @@ def _batch(entry: memoryview) -> LogBatch:
         producer_id=header.producer_id,
         is_transactional=header.is_transactional,
         is_control=header.is_control,
-        _records=lambda limit: _records(header, entry[RECORD_BATCH_OVERHEAD:], limit),
+        _parts=partial(_parts, header, entry[RECORD_BATCH_OVERHEAD:]),
     )
 
 
-def _records(header: BatchHeader, packed: memoryview, limit_bytes: int) -> DecodedRecords:
+def _parts(
+    header: BatchHeader, packed: memoryview, limit_bytes: int, part_bytes: int
+) -> Iterator[DecodedRecords]:
     section: Buffer = packed
     if header.record_count:  # compaction may leave no compressed frame
         section = decompress(header.codec_id, packed, limit_bytes)
-    found = decode(
-        memoryview(section), header.record_count, header.base_offset, header.base_timestamp_ms
-    )
-    if len(found) and found.offsets.max() > header.last_offset:
-        raise corrupt("a record's offset is above the last offset of its batch")
-    if header.has_log_append_time:
-        return replace(found, timestamps_ms=np.full(len(found), header.max_timestamp_ms))
-    return found
+    for part in decode_parts(
+        memoryview(section),
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp_ms,
+        part_bytes,
+    ):
+        if len(part) and part.offsets.max() > header.last_offset:
+            raise corrupt("a record's offset is above the last offset of its batch")
+        if header.has_log_append_time:
+            yield replace(part, timestamps_ms=np.full(len(part), header.max_timestamp_ms))
+        else:
+            yield part
+        del part

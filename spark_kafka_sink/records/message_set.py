@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -27,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.errors import corrupt
+from spark_kafka_sink.errors import ApiException, corrupt
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import LZ4, Buffer, Codec
 from spark_kafka_sink.records.decoder import NO_TIMESTAMP, DecodedRecords, no_headers
@@ -167,6 +169,8 @@ _INT32: Final = struct.Struct(">i")
 _ATTRIBUTES_AT: Final = 17
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
+# The memory for decoding one message, without its key and value, is at most this.
+_MESSAGE_BYTES: Final = 1024
 
 
 class _Message(NamedTuple):
@@ -174,35 +178,74 @@ class _Message(NamedTuple):
     magic: int
     attributes: int
     timestamp_ms: int
-    key: Buffer | None
-    value: Buffer | None
+    key: memoryview | None
+    value: memoryview | None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the key and the value, in bytes."""
+        return len(self.key or b"") + len(self.value or b"")
 
 
-def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecords:
-    """Decode messages, including the messages inside wrappers.
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Adjacent messages, or the messages inside a wrapper, with their range of offsets."""
 
-    entries: complete messages, each with its offset and its size. limit_bytes: the maximum size of
-    the messages in one wrapper. Raise CorruptRecordException if they are invalid or larger.
+    base_offset: int
+    last_offset: int
+    _messages: Callable[[], Iterator[_Message]]
+
+    def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
+        """Yield the messages in parts.
+
+        part_bytes: the memory that one part may take; a part has at least one message. A message
+        that is larger is not copied: its part keeps the bytes of all messages alive. Raise
+        CorruptRecordException if a message in a wrapper is invalid.
+        """
+        part: list[_Message] = []
+        left = part_bytes
+        for message in self._messages():
+            left -= _MESSAGE_BYTES + message.nbytes
+            if part and left < 0:
+                yield _columns(part, part_bytes)
+                part, left = [], part_bytes - _MESSAGE_BYTES - message.nbytes
+            part.append(message)
+            del message
+        yield _columns(part, part_bytes)
+
+
+def read_messages(entries: list[memoryview], limit_bytes: int) -> Messages:
+    """Read messages without a wrapper, or one wrapper, which is decompressed.
+
+    entries: one or more complete messages, each with its offset and its size. limit_bytes: the
+    maximum size of the messages in a wrapper. Raise CorruptRecordException if they are larger or
+    invalid.
     """
-    messages: list[_Message] = []
-    for entry in entries:
-        message = _message(entry)
-        if is_wrapper(entry):
-            messages += _unwrap(message, limit_bytes)
-        else:
-            messages.append(message)
+    messages = [_message(entry) for entry in entries]
+    if is_wrapper(entries[0]):
+        return _unwrap(messages[0], limit_bytes)
+    return Messages(messages[0].offset, messages[-1].offset, lambda: iter(messages))
+
+
+def _columns(messages: list[_Message], part_bytes: int) -> DecodedRecords:
+    is_copied = len(messages) > 1 or messages[0].nbytes <= part_bytes
     return DecodedRecords(
         np.array([m.offset for m in messages], np.int64),
         np.array([m.timestamp_ms for m in messages], np.int64),
-        _binary([m.key for m in messages]),
-        _binary([m.value for m in messages]),
+        _binary([m.key for m in messages], is_copied=is_copied),
+        _binary([m.value for m in messages], is_copied=is_copied),
         no_headers(len(messages)),
     )
 
 
-def _binary(values: list[Buffer | None]) -> pa.Array:
-    # Copy to bytes, because Arrow never releases a memoryview that it converts to an array (26.0).
-    return pa.array([None if value is None else bytes(value) for value in values], pa.binary())
+def _binary(values: list[memoryview | None], *, is_copied: bool) -> pa.Array:
+    if is_copied or values[0] is None:
+        # Copy to bytes, because Arrow never releases a memoryview that it converts to an array
+        # (26.0).
+        return pa.array([None if v is None else bytes(v) for v in values], pa.binary())
+    edges = np.array([0, len(values[0])], np.int32)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(values[0])]
+    return pa.Array.from_buffers(pa.binary(), 1, buffers)
 
 
 def is_wrapper(entry: memoryview) -> bool:
@@ -239,7 +282,7 @@ def _message(entry: memoryview) -> _Message:
     return _Message(offset, magic, attributes, timestamp_ms, key, value)
 
 
-def _bytes(entry: memoryview, position: int) -> tuple[Buffer | None, int]:
+def _bytes(entry: memoryview, position: int) -> tuple[memoryview | None, int]:
     (size,) = _INT32.unpack_from(entry, position)
     position += _INT32.size
     if size == -1:
@@ -249,28 +292,42 @@ def _bytes(entry: memoryview, position: int) -> tuple[Buffer | None, int]:
     return entry[position : position + size], position + size
 
 
-def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
+def _unwrap(wrapper: _Message, limit_bytes: int) -> Messages:
     codec_id = wrapper.attributes & _CODEC_MASK
     packed = wrapper.value
     if packed is None or codec_id > LZ4:
         raise corrupt(f"the wrapper message at offset {wrapper.offset} has no value or codec")
     if wrapper.magic == 0 and codec_id == LZ4:
-        packed = with_standard_checksum(packed)
-    inner = [
-        _message(entry)
-        for entry in split_entries(memoryview(decompress(codec_id, packed, limit_bytes)))
-    ]
-    if not inner or any(m.attributes & _CODEC_MASK or m.magic != wrapper.magic for m in inner):
-        raise corrupt(
-            f"the wrapper message at offset {wrapper.offset} contains no uncompressed messages"
-        )
-    if wrapper.magic == 0:
-        return inner
-    # Some producers leave the wrapper's offset at 0, because the broker assigns new offsets.
-    base = wrapper.offset - inner[-1].offset if wrapper.offset else 0
-    if wrapper.attributes & _LOG_APPEND_TIME:
-        inner = [m._replace(timestamp_ms=wrapper.timestamp_ms) for m in inner]
-    return [m._replace(offset=_within_int64(base + m.offset)) for m in inner]
+        packed = memoryview(with_standard_checksum(packed))
+    section = memoryview(decompress(codec_id, packed, limit_bytes))
+    last = None
+    for last in split_entries(section):  # noqa: B007 - only the last one counts
+        pass
+    if last is None:
+        raise _no_messages(wrapper)
+    # In v1, offsets count from the first message of the wrapper. Some producers leave the wrapper's
+    # offset at 0, because the broker assigns new offsets.
+    is_relative = wrapper.magic == 1 and wrapper.offset != 0
+    base = wrapper.offset - _message(last).offset if is_relative else 0
+    messages = partial(_inner_messages, wrapper, section, base)
+    return Messages(next(messages()).offset, base + _message(last).offset, messages)
+
+
+def _inner_messages(wrapper: _Message, section: memoryview, base: int) -> Iterator[_Message]:
+    has_log_append_time = wrapper.magic == 1 and bool(wrapper.attributes & _LOG_APPEND_TIME)
+    for entry in split_entries(section):
+        message = _message(entry)
+        if message.attributes & _CODEC_MASK or message.magic != wrapper.magic:
+            raise _no_messages(wrapper)
+        timestamp_ms = wrapper.timestamp_ms if has_log_append_time else message.timestamp_ms
+        offset = _within_int64(base + message.offset)
+        yield message._replace(offset=offset, timestamp_ms=timestamp_ms)
+
+
+def _no_messages(wrapper: _Message) -> ApiException:
+    return corrupt(
+        f"the wrapper message at offset {wrapper.offset} contains no uncompressed messages"
+    )
 
 
 def _within_int64(offset: int) -> int:
