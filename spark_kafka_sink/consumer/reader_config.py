@@ -29,7 +29,8 @@ from spark_kafka_sink.errors import ConfigException
 # A response may exceed this limit by one batch, and is then still well below the size limit for
 # responses on a connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# One Arrow array takes at most a quarter of buffer.memory, or one record, and Arrow's offsets have 31 bits.
+# One Arrow array takes at most a quarter of buffer.memory, or has one record. Arrow's offsets have
+# 31 bits.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _CLIENT_OPTIONS: Final = frozenset(
