@@ -160,3 +160,9 @@ def test_sail_refuses_another_stream_and_shows_the_options(job: Job) -> None:
     assert "unsupported extension node for streaming: PythonWriteNode" in said
     assert f'("topic", "{job.topic}")' in said
     assert job.values() == []
+
+
+def test_sail_refuses_foreach_batch(job: Job) -> None:
+    said = job.run("stream of foreachBatch")
+    assert "missing argument: Python UDF output type" in said
+    assert job.values() == []

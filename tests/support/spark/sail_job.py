@@ -46,6 +46,9 @@ CASES: Final[dict[str, Callable[[SparkSession, str], DataFrame]]] = {
     "stream of files": lambda spark, path: spark.readStream.schema(
         "key string, value binary"
     ).parquet(path),
+    "stream of foreachBatch": lambda spark, path: spark.readStream.schema(
+        "key string, value binary"
+    ).parquet(path),
     "stream of a rate": lambda spark, _: (
         spark.readStream.format("rate").load().selectExpr("cast(value AS string) AS value")
     ),
@@ -69,6 +72,8 @@ def write(case: str, bootstrap: str, topic: str, path: str) -> str:
         frame = CASES[case](spark, path)
         if case.startswith("stream"):
             writer = frame.writeStream.format("pykafka").options(**options)
+            if case == "stream of foreachBatch":
+                writer = frame.writeStream.foreachBatch(lambda _batch, _batch_id: None)
             for _ in range(2):
                 writer.option("checkpointLocation", f"{path}-checkpoint").start().awaitTermination()
         else:
