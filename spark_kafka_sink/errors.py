@@ -272,6 +272,29 @@ class IllegalSaslStateException(AuthenticationException):
 class TimeoutException(RetriableException):
     """A time limit has expired. The message names the option that sets it."""
 
+    @classmethod
+    def after(
+        cls,
+        last_error: KafkaException | None,
+        message: str,
+        *,
+        trouble: str = "",
+        api: str | None = None,
+    ) -> Self:
+        """Return an exception whose message also has the last error, which is its cause.
+
+        last_error: the error of the last attempt within the time limit, None without one. trouble:
+        the errors of connections, in brackets.
+        """
+        said = ""
+        if last_error is not None:
+            has_partition = last_error.topic is not None and last_error.partition is not None
+            where = f"{last_error.topic}-{last_error.partition}: " if has_partition else ""
+            said = f"; the last error was: {where}{last_error}"
+        error = cls(f"{message}{said}{trouble}", api=api)
+        error.__cause__ = last_error
+        return error
+
 
 class BufferExhaustedException(TimeoutException):
     """buffer.memory stayed full for max.block.ms."""

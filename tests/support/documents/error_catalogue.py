@@ -922,7 +922,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "admin/token_requests.py:_token_error",
-                "admin/admin_requests.py:AdminRequests._late",
+                "admin/admin_requests.py:AdminRequests.until_answered",
                 "auth/delegation_tokens.py:checked_token_mechanism",
                 "spark/planning/task_tokens.py:_locked_file",
                 "spark/options.py:_delegation_token_mechanism~needs brokers",
