@@ -524,13 +524,17 @@ class ErrorCode(NamedTuple):
 
     kind: the class of the exception that is raised for the code. advice: what users who write
     records can do, with option names in braces, None if there is no advice. `consumer.list_offsets`
-    has the advice for users who read records.
+    has the advice for users who read records. resource, operations: the type of resource that the
+    brokers denied access to, as kafka-acls.sh names it, and the operations that a writer needs;
+    None and () for other codes.
     """
 
     code: int
     name: str
     kind: type[ApiException]
     advice: str | None = None
+    resource: str | None = None
+    operations: tuple[str, ...] = ()
 
     @property
     def retriable(self) -> bool:
@@ -608,18 +612,24 @@ _ROWS: Final = (
         "TOPIC_AUTHORIZATION_FAILED",
         TopicAuthorizationException,
         "grant WRITE and DESCRIBE on the topic to this client",
+        "topic",
+        ("WRITE", "DESCRIBE"),
     ),
     ErrorCode(
         30,
         "GROUP_AUTHORIZATION_FAILED",
         GroupAuthorizationException,
         "grant READ on the consumer group to this client",
+        "group",
+        ("READ",),
     ),
     ErrorCode(
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
         ClusterAuthorizationException,
         "grant IDEMPOTENT_WRITE on the cluster, or set {enable.idempotence} to false",
+        "cluster",
+        ("IDEMPOTENT_WRITE",),
     ),
     ErrorCode(
         32,
@@ -657,6 +667,8 @@ _ROWS: Final = (
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         TransactionalIdAuthorizationException,
         "grant WRITE and DESCRIBE on the transactional id to this client",
+        "transactional-id",
+        ("WRITE", "DESCRIBE"),
     ),
     ErrorCode(54, "SECURITY_DISABLED", ApiException),
     ErrorCode(55, "OPERATION_NOT_ATTEMPTED", OperationNotAttemptedException),
