@@ -874,7 +874,7 @@ RAISE_LIMIT: Final = (
 
 
 def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
-    """Return the exception for a topic that a metadata response has an error code for.
+    """Return the exception for a topic that has an error code in a metadata response.
 
     hint: what to do; for writers, the result of `topic_advice`.
     """

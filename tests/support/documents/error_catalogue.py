@@ -53,7 +53,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An invalid value of an option",
-            "The value has another type or range than the option allows.",
+            "The value has the wrong type, or is outside the range of the option.",
             "Set the option to a value that the message lists.",
             places=(
                 "config.py:producer_config",
@@ -514,8 +514,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            "A callback or a partitioner called a method that waits for the thread in which it was "
-            "called itself.",
+            "A callback or a partitioner called a method that waits for the thread in which the "
+            "callback or the partitioner runs.",
             "Make the call in another thread, after the callback has returned.",
             places=(
                 "client/caller.py:Caller.check_not_in_callback",
