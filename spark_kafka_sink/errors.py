@@ -272,6 +272,29 @@ class IllegalSaslStateException(AuthenticationException):
 class TimeoutException(RetriableException):
     """A time limit has expired. The message names the option that sets it."""
 
+    @classmethod
+    def after(
+        cls,
+        last_error: KafkaException | None,
+        message: str,
+        *,
+        trouble: str = "",
+        api: str | None = None,
+    ) -> Self:
+        """Return an exception whose message also has the last error, which is its cause.
+
+        last_error: the error of the last attempt within the time limit, None without one. trouble:
+        the errors of connections, in brackets.
+        """
+        said = ""
+        if last_error is not None:
+            has_partition = last_error.topic is not None and last_error.partition is not None
+            where = f"{last_error.topic}-{last_error.partition}: " if has_partition else ""
+            said = f"; the last error was: {where}{last_error}"
+        error = cls(f"{message}{said}{trouble}", api=api)
+        error.__cause__ = last_error
+        return error
+
 
 class BufferExhaustedException(TimeoutException):
     """buffer.memory stayed full for max.block.ms."""
@@ -501,13 +524,17 @@ class ErrorCode(NamedTuple):
 
     kind: the class of the exception that is raised for the code. advice: what users who write
     records can do, with option names in braces, None if there is no advice. `consumer.list_offsets`
-    has the advice for users who read records.
+    has the advice for users who read records. resource, operations: the type of resource that the
+    brokers denied access to, as kafka-acls.sh names it, and the operations that a writer needs;
+    None and () for other codes.
     """
 
     code: int
     name: str
     kind: type[ApiException]
     advice: str | None = None
+    resource: str | None = None
+    operations: tuple[str, ...] = ()
 
     @property
     def retriable(self) -> bool:
@@ -585,18 +612,24 @@ _ROWS: Final = (
         "TOPIC_AUTHORIZATION_FAILED",
         TopicAuthorizationException,
         "grant WRITE and DESCRIBE on the topic to this client",
+        "topic",
+        ("WRITE", "DESCRIBE"),
     ),
     ErrorCode(
         30,
         "GROUP_AUTHORIZATION_FAILED",
         GroupAuthorizationException,
         "grant READ on the consumer group to this client",
+        "group",
+        ("READ",),
     ),
     ErrorCode(
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
         ClusterAuthorizationException,
         "grant IDEMPOTENT_WRITE on the cluster, or set {enable.idempotence} to false",
+        "cluster",
+        ("IDEMPOTENT_WRITE",),
     ),
     ErrorCode(
         32,
@@ -634,6 +667,8 @@ _ROWS: Final = (
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         TransactionalIdAuthorizationException,
         "grant WRITE and DESCRIBE on the transactional id to this client",
+        "transactional-id",
+        ("WRITE", "DESCRIBE"),
     ),
     ErrorCode(54, "SECURITY_DISABLED", ApiException),
     ErrorCode(55, "OPERATION_NOT_ATTEMPTED", OperationNotAttemptedException),
@@ -839,7 +874,7 @@ RAISE_LIMIT: Final = (
 
 
 def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
-    """Return the exception for a topic that a metadata response has an error code for.
+    """Return the exception for a topic that has an error code in a metadata response.
 
     hint: what to do; for writers, the result of `topic_advice`.
     """

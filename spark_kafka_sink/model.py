@@ -273,7 +273,7 @@ def _seconds(what: str, seconds: object) -> float:
 
 
 def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return the exception. Its message shows `thing`, or only the type if it is not simple."""
+    """Return an exception whose message shows `thing`; only its type if it is not simple."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")

@@ -136,7 +136,10 @@ class AdminRequests:
                 if found is not None:
                     return found
             if not self.pause(attempts):
-                raise self._timeout_error(request) if refusal is None else self._late(refusal)
+                if refusal is None:
+                    raise self._timeout_error(request)
+                message = f"{self.limit()} has passed"
+                raise TimeoutException.after(refusal, message, api=refusal.api)
             attempts += 1
 
     def send(
@@ -178,12 +181,6 @@ class AdminRequests:
         """Return the errors of connections in brackets, for error messages; empty if none."""
         trouble = self._client.last_errors()
         return f" ({trouble})" if trouble else ""
-
-    def _late(self, refusal: ApiException) -> TimeoutException:
-        message = f"{self.limit()} has passed; the last error was: {refusal}"
-        error = TimeoutException(message, api=refusal.api)
-        error.__cause__ = refusal
-        return error
 
     def _timeout_error(self, message: Request) -> ApiException:
         servers = Option("bootstrap.servers", self._config.bootstrap_servers)

@@ -112,8 +112,8 @@ class KafkaAdmin:
     def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the topics that exist, as one broker knows them now.
 
-        Topics that do not exist are left out, and so are topics that this client has no right to
-        describe. No topic is created. Raise TimeoutException if no broker answers within
+        Topics that do not exist are left out, and topics that this client has no right to describe
+        are left out, too. No topic is created. Raise TimeoutException if no broker answers within
         max.block.ms.
         """
         for name in checked_list("names", names, "names of topics"):

@@ -75,10 +75,11 @@ class TopicRequests:
                 # If a broker has answered before, the topic is what was waited for.
                 if last_error is None:
                     raise
-                raise self._missing_topic_error(missing[0], last_error) from last_error
+                break
             if not self._requests.pause(attempts):
-                raise self._missing_topic_error(missing[0], last_error)
+                break
             attempts += 1
+        raise self._missing_topic_error(missing[0], last_error) from last_error
 
     def _describe(
         self, names: Sequence[str], found: dict[str, TopicDescription]
@@ -189,9 +190,8 @@ class TopicRequests:
     def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
         found = f"topic {name} is not among them" if error is None else str(error)
         found += self._requests.trouble()
-        late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._requests.limit(), found=found)
-        late.__cause__ = error
-        return late
+        limit = self._requests.limit()
+        return NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found)
 
 
 def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | None:

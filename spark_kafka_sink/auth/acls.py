@@ -16,27 +16,15 @@ from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, topic_advice
+from spark_kafka_sink.errors import ConfigException, error_code, topic_advice
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Secret
 
 _ANONYMOUS: Final = "ANONYMOUS"
 _UNKNOWN: Final = "NAME"
 _ADMIN: Final = "admin.properties"
-_TOPIC: Final = "--topic"
-_CLUSTER: Final = "--cluster"
-_GROUP: Final = "--group"
-_TRANSACTIONAL_ID: Final = "--transactional-id"
-
-# The resource and the operations that a writer needs, by the error code of the brokers.
-WRITE: Final = ("WRITE", "DESCRIBE")
+# The operations that a reader needs on a topic.
 READ: Final = ("READ", "DESCRIBE")
-_NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
-    error_codes.TOPIC_AUTHORIZATION_FAILED: (_TOPIC, WRITE),
-    error_codes.GROUP_AUTHORIZATION_FAILED: (_GROUP, ("READ",)),
-    error_codes.CLUSTER_AUTHORIZATION_FAILED: (_CLUSTER, ("IDEMPOTENT_WRITE",)),
-    error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (_TRANSACTIONAL_ID, WRITE),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +70,20 @@ class Acls:
         topic, group or transactional id. operations: None for the operations that a writer needs.
         is_prefix: whether to grant access to all names that begin with `name`.
         """
-        needed = _NEEDED.get(code)
-        if needed is None:
+        denied = error_code(code)
+        if denied.resource is None:
             return None
         if self.servers is None:
             return "AWS IAM policies grant this access, not the ACLs of Kafka"
-        resource, usual = needed
         principal = self.principal or self.logged_in()
         words = ["--bootstrap-server", self.servers]
         words += ["--command-config", _ADMIN] if self.is_secured else []
         words += ["--add", "--allow-principal", f"User:{principal or _UNKNOWN}"]
-        for operation in operations or usual:
+        for operation in operations or denied.operations:
             words += ["--operation", operation]
         words += ["--resource-pattern-type", "prefixed"] if is_prefix else []
-        words.append(resource)
-        if resource != _CLUSTER:
+        words.append(f"--{denied.resource}")
+        if code != error_codes.CLUSTER_AUTHORIZATION_FAILED:
             words.append(name or _UNKNOWN)
         note = "" if principal else f", where User:{_UNKNOWN} is {self.described}"
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"

@@ -26,7 +26,6 @@ from spark_kafka_sink.errors import (
     Option,
     TimeoutException,
 )
-from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
@@ -158,14 +157,12 @@ class Caller:
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
         memory = str(Option("buffer.memory", self._config.buffer_memory))
-        last_error = self._state.last_error()
-        error = BufferExhaustedException(
+        return BufferExhaustedException.after(
+            self._state.last_error(),
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
-            "records that no broker has acknowledged yet"
-            f"{said_of(last_error)}{self._network_trouble()}"
+            "records that no broker has acknowledged yet",
+            trouble=self._network_trouble(),
         )
-        error.__cause__ = last_error
-        return error
 
     # -- metadata ---------------------------------------------------------------------------------
 
@@ -246,11 +243,8 @@ class Caller:
             return None if waiting_for else state.user_calls.due
 
         def late(what: str) -> TimeoutException:
-            last_error = state.last_error()
-            message = f"{what} in {round(timeout or 0, 3)} s{said_of(last_error)}"
-            error = TimeoutException(message)
-            error.__cause__ = last_error
-            return error
+            message = f"{what} in {round(timeout or 0, 3)} s"
+            return TimeoutException.after(state.last_error(), message)
 
         deadline = None if timeout is None else since + timeout
         started, flush = time.monotonic(), object()
@@ -274,16 +268,6 @@ class Caller:
             raise
         finally:
             state.record_time("flush", time.monotonic() - started)
-
-
-def said_of(error: KafkaException | None) -> str:
-    """Return the part of a timeout's message about an error that was retried; "" for None."""
-    if error is None:
-        return ""
-    where = ""
-    if error.topic is not None and error.partition is not None:
-        where = f"{TopicPartition(error.topic, error.partition)}: "
-    return f"; the last error was: {where}{error}"
 
 
 class _TopicWait:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.client.caller import said_of
 from spark_kafka_sink.client.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
@@ -334,12 +333,9 @@ class ProducerTransactions:
     def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
         trouble = self._thread.network_trouble
         way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
-        last_error = self._state.last_error()
-        message = (
+        return TimeoutException.after(
+            self._state.last_error(),
             f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
-            f"{self._max_block_ms}); {way_on}, or close the producer"
-            f"{said_of(last_error)}{f' ({trouble})' if trouble else ''}"
+            f"{self._max_block_ms}); {way_on}, or close the producer",
+            trouble=f" ({trouble})" if trouble else "",
         )
-        error = TimeoutException(message)
-        error.__cause__ = last_error
-        return error

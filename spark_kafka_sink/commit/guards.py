@@ -44,7 +44,7 @@ _ADVICE = (
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:
-    """Return the failure if two task attempts wrote to the same partition (G1), else None."""
+    """Return a failure if two task attempts wrote to the same partition (G1), else None."""
     seen: set[TopicPartition] = set()
     for attempt in attempts:
         for written in attempt.written:
@@ -60,7 +60,7 @@ def other_holdings(
     written: WrittenPartition | None,
     found: ActiveProducer | None,
 ) -> Failure | None:
-    """Return the failure if a partition does not hold the records that tasks wrote to it (G2).
+    """Return a failure if a partition does not hold the records that tasks wrote to it (G2).
 
     written: the records that a task reports for the partition, None if no task reports any. found:
     the state of the transaction's producer at the leader of the partition, None if the leader does

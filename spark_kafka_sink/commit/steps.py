@@ -227,9 +227,9 @@ def end_txn(
 def is_newer(described: Described, plan: Plan) -> bool:
     """Return whether a newer run has raised the epoch of the transactional id of a plan's driver.
 
-    A transaction timeout raises the epoch by one, and so does the InitProducerId of a newer run if
-    no transaction was open. The state of the transaction shows which of the two it was. At level 2
-    (transaction.version 2), each abort of the driver itself raises the epoch, too, and with Kafka
+    A transaction timeout raises the epoch by one. The InitProducerId of a newer run does the same
+    if no transaction was open. The state of the transaction shows which of the two it was. At
+    level 2 (transaction.version 2), each abort of the driver also raises the epoch, and with Kafka
     4.0 a timeout raises it by two. So at level 2, any epoch may belong to an aborted transaction.
     """
     found, producer = described.producer, plan.producer

@@ -222,7 +222,7 @@ def _explained(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _check(machine: Committing, at: Received) -> Failure | None:
-    """Return the failure if a transaction is not as its attempt left it (C2), else None."""
+    """Return a failure if a transaction is not as its attempt left it (C2), else None."""
     ask, reply = at.ask, at.reply
     if isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
         attempt = _attempt(machine, ask)

@@ -1,4 +1,4 @@
-"""Requests to a partition's leader: for active producers, the log end, batches and markers."""
+"""Requests that ask a partition's leader for active producers, the log end, batches or markers."""
 
 from __future__ import annotations
 

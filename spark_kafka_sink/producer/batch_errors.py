@@ -173,15 +173,15 @@ def error_of_expired_batch(
     throttle: str,
     where: str,
     refusal: AuthenticationException | None,
-    hindrance: KafkaException | None,
+    prerequisite_error: KafkaException | None,
 ) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option and its value; throttle: a note that a node throttles this client, empty if
     no node does; where: the leader of the partition, empty if unknown. refusal: the authentication
     error if the leader and this client reject each other, which then becomes the batch's error;
-    otherwise None. hindrance: why a request failed that had to succeed before the batch could be
-    sent, None without such a request.
+    otherwise None. prerequisite_error: the last error of a request that had to succeed before the
+    batch could be sent, such as InitProducerId; None without one.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
@@ -190,16 +190,17 @@ def error_of_expired_batch(
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
     last = "" if batch.last_error is None else f"the last attempt failed with {batch.last_error}"
+    before = "" if prerequisite_error is None else str(prerequisite_error)
     kind = TimeoutException if refusal is None else type(refusal)
     error = kind(
-        joined((message, throttle, where, last, None if hindrance is None else str(hindrance))),
+        joined((message, throttle, where, last, before)),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=batch.node_id,
         api="Produce",
         attempts=batch.attempts + 1,
     )
-    error.__cause__ = refusal or batch.last_error or hindrance
+    error.__cause__ = refusal or batch.last_error or prerequisite_error
     return error
 
 

@@ -280,11 +280,11 @@ class BatchCompletion:
         self._end(batch, ends, succeeded=False)
 
     def expired(
-        self, batch: ProducerBatch, now: float, hindrance: KafkaException | None = None
+        self, batch: ProducerBatch, now: float, prerequisite_error: KafkaException | None = None
     ) -> None:
         """Fail a batch whose delivery.timeout.ms has passed.
 
-        hindrance: why a request failed that had to succeed before the batch could be sent.
+        prerequisite_error: see `error_of_expired_batch`.
 
         If a broker may still write the batch, it keeps its memory and its sequence until the
         response comes or the connection breaks.
@@ -297,7 +297,7 @@ class BatchCompletion:
             self._throttle(batch, leader),
             self._leader(batch, leader),
             None if leader is None else self._refusals.get(leader.id),
-            hindrance,
+            prerequisite_error,
         )
         self.abandon(batch, error)
 

@@ -262,11 +262,11 @@ class ProducerBatch:
         owner: SpanOwner | None = None,
         first_row: int = 0,
     ) -> None:
-        """Add encoded records; `retained` stands for the buffer that `piece` is a view of.
+        """Add encoded records.
 
-        If `retained` is None, the piece is copied. owner: notified about the result of each record,
-        None if nobody needs it; first_row: see `RecordSpan`. Raise IllegalStateException if the
-        batch accepts no more records.
+        retained: stands for the buffer of `piece`; with None, the piece is copied. owner: notified
+        about the result of each record, None if nobody needs it; first_row: see `RecordSpan`. Raise
+        IllegalStateException if the batch accepts no more records.
         """
         # The same check as in `_handle`, which would be too slow for each partition of each slice.
         if self._state is not BatchState.OPEN:

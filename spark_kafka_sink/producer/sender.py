@@ -159,8 +159,8 @@ class Sender:
             filter(None, (b.last_error for b in self.accumulator.incomplete)), None
         )
 
-    def _hindrance(self, topic_partition: TopicPartition) -> KafkaException | None:
-        """Return why a request failed that must succeed before a partition's batches are sent."""
+    def _prerequisite_error(self, topic_partition: TopicPartition) -> KafkaException | None:
+        """Return the last error of a request that must succeed before a batch can be sent."""
         if self._transactions is not None:
             is_added = self._transactions.has(topic_partition)
             return None if is_added else self._transactions.queue.last_error
@@ -209,7 +209,7 @@ class Sender:
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; the batches in the result count as sent from now on."""
         for batch in self.accumulator.expired(now):
-            self.completion.expired(batch, now, self._hindrance(batch.topic_partition))
+            self.completion.expired(batch, now, self._prerequisite_error(batch.topic_partition))
         if self._transactions is not None:
             self._follow_transaction(self._transactions)
         if self._is_over():

@@ -211,7 +211,7 @@ class _Datums:
             self._raw(np.full(self._count, word), len(part), live)
 
     def _fields(self) -> VarintFields:
-        """Return the run of small fields to add one to."""
+        """Return the current run of small fields; the caller adds a field to it."""
         if self._run is not None and self._run.most_bytes >= _LONGEST_RUN:
             self._end_run()
         if self._run is None:

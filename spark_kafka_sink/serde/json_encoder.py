@@ -123,7 +123,7 @@ def _is_found_by_text(rule: JsonRule) -> bool:
 
 
 def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that may break a rule. All other rows keep it."""
+    """Return a mask of the rows that may break a rule; no other row breaks it."""
     if rule not in _SIGNS:
         return np.ones(len(texts), np.bool_)
     column = BinaryColumn.of(texts)

@@ -137,7 +137,7 @@ def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
 
 
 def numbered_json(texts: Column, rows: StructType) -> Column:
-    """Return JSON rows as a column of structs: the JSON, and the number of the type of the rows."""
+    """Return JSON rows as a column of structs: the JSON of a row, and its `type_number`."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everywhere; tasks do not need it
 
     return F.struct(texts.alias(_JSON_FIELD), F.lit(type_number(rows)).alias(_NUMBER_FIELD))

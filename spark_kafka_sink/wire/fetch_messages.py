@@ -95,7 +95,7 @@ class ListOffsetsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FetchPartition:
-    """A partition to read, and the offset to start from.
+    """A partition to read, and the first offset to read.
 
     The fields that only followers and fetch sessions use keep their default values.
     """

@@ -28,8 +28,13 @@ README_BYTES = 7_000
 FEWEST_WORDS, MOST_WORDS = 12, 15
 # The average number of words in a sentence of a page for users.
 MOST_WORDS_OF_A_PAGE = 20
-# The largest size of pages that readers want to be short.
-MOST_BYTES = {"how-to/migrate.md": 6_000, "explanation/performance.md": 3_072}
+# The largest size of pages that readers want to be short. Both pages of performance together have
+# at most 20,000 bytes.
+MOST_BYTES = {
+    "how-to/migrate.md": 6_000,
+    "explanation/performance.md": 3_072,
+    "contributing/performance.md": 16_928,
+}
 PICTURE_BYTES = 100_000
 
 

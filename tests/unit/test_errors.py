@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import (
     ApiException,
     ApplicationRecoverableException,
     AuthorizationException,
+    BufferExhaustedException,
     ErrorCode,
     InvalidConfigurationException,
     InvalidMetadataException,
@@ -222,6 +223,29 @@ def test_an_option_has_the_name_that_its_user_writes_and_only_inside() -> None:
             assert str(limit) == "LINGER.MS=5"
         assert str(limit) == "kafka.linger.ms=5"
     assert f"{limit}" == "linger.ms=5"
+
+
+@pytest.mark.parametrize(
+    ("last_error", "said"),
+    [
+        (None, ""),
+        (api_exception(41, "rejected", topic="t"), "; the last error was: rejected"),
+        (
+            api_exception(19, "rejected", topic="t", partition=0),
+            "; the last error was: t-0: rejected",
+        ),
+    ],
+)
+def test_a_timeout_has_the_last_error_as_its_cause_and_in_its_message(
+    last_error: ApiException | None, said: str
+) -> None:
+    error = BufferExhaustedException.after(
+        last_error, "too late", trouble=" (refused)", api="Fetch"
+    )
+    assert str(error) == f"too late{said} (refused)"
+    assert (type(error), error.__cause__, error.api) == (
+        BufferExhaustedException, last_error, "Fetch",
+    )  # fmt: skip
 
 
 def test_another_message_leaves_what_an_exception_is_about() -> None:

@@ -69,7 +69,7 @@ class SchemaFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChosenSchema:
-    """The schema that a column is written with.
+    """The schema for the values of one column.
 
     schema_id: the id in the registry, None if the schema still has to be registered. subject: the
     subject in which to register it, empty if it has an id. references: what to register with it.

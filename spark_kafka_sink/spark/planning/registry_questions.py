@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegistryQuestion:
-    """What decides which schema a column is written with.
+    """The values that determine which schema a column has in the registry.
 
     topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`;
     empty for a micro-batch.

@@ -158,7 +158,7 @@ def _created_plainly(admin: KafkaAdmin, log_topic: str) -> dict[str, TopicDescri
 
 
 def _not_there(error: ApiException, log_topic: str) -> ApiException:
-    """Return the exception if the topic of the commit log is missing and cannot be created."""
+    """Return the exception for a commit log whose topic is missing and cannot be created."""
     if isinstance(error, TimeoutException):
         return error
     message = (

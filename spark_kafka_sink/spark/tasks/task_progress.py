@@ -80,7 +80,7 @@ def _waits(progress: DeliveryProgress) -> Iterator[str]:
 
 
 def _nodes(notes: Mapping[int, str], below_0: str = "a bootstrap server") -> str:
-    """Return nodes with a note for each. below_0: what negative numbers stand for."""
+    """Return nodes with a note for each. below_0: the meaning of negative numbers."""
     named = [
         f"{below_0 if number < 0 else f'node {number}'} ({note})"
         for number, note in sorted(notes.items())

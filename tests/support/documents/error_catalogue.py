@@ -53,7 +53,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An invalid value of an option",
-            "The value has another type or range than the option allows.",
+            "The value has the wrong type, or is outside the range of the option.",
             "Set the option to a value that the message lists.",
             places=(
                 "config.py:producer_config",
@@ -514,8 +514,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            "A callback or a partitioner called a method that waits for the thread in which it was "
-            "called itself.",
+            "A callback or a partitioner called a method that waits for the thread in which the "
+            "callback or the partitioner runs.",
             "Make the call in another thread, after the callback has returned.",
             places=(
                 "client/caller.py:Caller.check_not_in_callback",
@@ -922,7 +922,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "admin/token_requests.py:_token_error",
-                "admin/admin_requests.py:AdminRequests._late",
+                "admin/admin_requests.py:AdminRequests.until_answered",
                 "auth/delegation_tokens.py:checked_token_mechanism",
                 "spark/planning/task_tokens.py:_locked_file",
                 "spark/options.py:_delegation_token_mechanism~needs brokers",

@@ -152,6 +152,10 @@ def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> tuple[str, tupl
     function = call.func
     name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
     number = 0 if name in KINDS else _MAKERS.get(name)
+    end = ""
+    if name == "after" and isinstance(function, ast.Attribute):
+        # TimeoutException.after(last_error, message): the message goes on with the last error.
+        name, number, end = ast.unparse(function.value), 1, _DETAIL
     if number is None or len(call.args) <= number:
         return None
     before = {
@@ -159,7 +163,7 @@ def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> tuple[str, tupl
         for name, every in scope.items()
         if (nodes := [node for node in every if node.lineno <= call.lineno])
     }
-    texts = tuple(_texts(call.args[number], before))
+    texts = tuple(text.removesuffix(end) + end for text in _texts(call.args[number], before))
     if name == "add_last_line" and not any(map(_says_something, texts)):
         return None  # it passes a sentence on
     return _kind_of(call, name), texts

@@ -126,9 +126,12 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     )
     with (
         KafkaAdmin(config) as asked,
-        pytest.raises(TimeoutException, match=rf"{said}.* max\.block\.ms=1000"),
+        pytest.raises(TimeoutException, match=rf"{said}.* max\.block\.ms=1000") as call,
     ):
         asked.topics([TOPIC], new)
+    cause = call.value.__cause__
+    assert (cause is not None) is is_answered
+    assert cause is None or str(call.value).endswith(f": {cause}")
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
 
 
