@@ -42,6 +42,10 @@ class ProducerLock(ABC):
         self._is_asleep = False
 
     @abstractmethod
+    def raise_if_fatal(self) -> None:
+        """Raise the error after which nothing can be delivered; the lock is not needed."""
+
+    @abstractmethod
     def _end_by(self, error: KafkaException) -> None:
         """Accept no more rows, and make the I/O thread fail all batches."""
 
@@ -85,10 +89,12 @@ class ProducerLock(ABC):
         """Finish the cleanup of calls that were interrupted; the caller holds the lock.
 
         The entries stay in `left_behind`, because this call may be interrupted, too. Raise
-        KafkaException if an interrupted change ends the producer.
+        KafkaException if an interrupted change ends the producer, or has ended it since the caller
+        checked that.
         """
         if self._change.is_half:
             raise self._interrupted(KeyboardInterrupt())
+        self.raise_if_fatal()
         for key, function in list(self.left_behind.items()):
             function(key)
 

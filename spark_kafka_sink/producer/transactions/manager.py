@@ -289,14 +289,12 @@ class TransactionManager:
         """
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
-        if self._state is _S.ABORTABLE_ERROR:
-            return True
-        if self._state is _S.ABORTING:
+        if self._state in (_S.ABORTABLE_ERROR, _S.ABORTING):
             if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
-                # The transaction may have begun at its coordinator. Wait for the response, because
-                # EndTxn is rejected if there is no transaction.
+                # The transaction may have begun at its coordinator, which the response will say. If
+                # it has begun, the abort needs EndTxn. If not, EndTxn would be rejected.
                 return not request.is_unanswered
-            return request.call is Call.TXN_OFFSET_COMMIT
+            return self._state is _S.ABORTABLE_ERROR or request.call is Call.TXN_OFFSET_COMMIT
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:

@@ -423,6 +423,27 @@ def test_what_two_interrupts_leave_behind_is_cleaned_up_by_the_io_thread(
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
+def test_a_commit_after_an_interrupted_change_says_that_the_producer_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now) as (producer, transactions):
+        state = producer._state
+        interrupt_first(monkeypatch, transactions.manager.queue, "add")
+        interrupt_first(monkeypatch, state._change, "_interrupted")
+        with pytest.raises(InterruptError):
+            producer.commit_transaction()
+        check_open = producer._caller.check_open
+
+        def check_and_go_on_late() -> None:
+            check_open()
+            clean_up(producer)
+
+        monkeypatch.setattr(producer._caller, "check_open", check_and_go_on_late)
+        with pytest.raises(KafkaException, match="interrupted a change to the producer's batches"):
+            producer.commit_transaction()
+
+
 def test_cleaning_up_after_an_interrupted_caller_does_not_disturb_the_one_that_takes_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

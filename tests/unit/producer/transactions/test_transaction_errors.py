@@ -380,9 +380,10 @@ def test_an_abort_does_not_wait_for_partitions_that_cannot_be_added() -> None:
     assert transactions.state is S.READY
 
 
+@pytest.mark.parametrize("after_error", [False, True])
 @pytest.mark.parametrize("call", [Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN])
 def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_the_end(
-    call: Call,
+    call: Call, *, after_error: bool
 ) -> None:
     transactions = PureTransactions(1).begun()
     if call is Call.ADD_OFFSETS_TO_TXN:
@@ -390,9 +391,13 @@ def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_
     else:
         transactions.manager.may_send(PARTITION)
     transactions.lose(transactions.take_until(call))
-    abort = transactions.manager.begin_abort()
     transactions.now = 1.0
-    assert transactions.finish(abort) == [Call.FIND_COORDINATOR, call, Call.ABORT]
+    calls = []
+    if after_error:
+        transactions.manager.record_refused(KafkaException("append failed after 1 of 2 rows"))
+        calls += [request.call for request in transactions.run()]
+    calls += transactions.finish(transactions.manager.begin_abort())
+    assert calls == [Call.FIND_COORDINATOR, call, Call.ABORT]
     assert transactions.coordinator.ended == [False]
 
 
