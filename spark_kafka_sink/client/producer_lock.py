@@ -172,6 +172,8 @@ class _Change:
         self.is_half = False
 
     def __enter__(self) -> None:
+        if self.is_half:  # this change must not remove the mark of the one before it
+            self._interrupted(KeyboardInterrupt())
         self.is_half = True
 
     def __exit__(

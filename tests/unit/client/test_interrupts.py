@@ -444,6 +444,21 @@ def test_a_commit_after_an_interrupted_change_says_that_the_producer_cannot_be_u
             producer.commit_transaction()
 
 
+def test_a_change_of_the_io_thread_does_not_hide_that_the_change_before_it_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now) as (producer, transactions):
+        state = producer._state
+        interrupt_first(monkeypatch, transactions.manager.queue, "add")
+        interrupt_first(monkeypatch, state._change, "_interrupted")
+        with pytest.raises(InterruptError):
+            producer.commit_transaction()
+        state.call_later(lambda: None)
+        with pytest.raises(KafkaException, match="interrupted a change to the producer's batches"):
+            producer.commit_transaction()
+
+
 def test_cleaning_up_after_an_interrupted_caller_does_not_disturb_the_one_that_takes_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
