@@ -333,26 +333,19 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     return tuple([_checked_header(header) for header in headers])
 
 
-def _is_unicode(name: str) -> bool:
-    """Return whether a str can be encoded as UTF-8. Half of a surrogate pair cannot."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _valid_unicode(text: str) -> str:
+    """Return `text` with U+FFFD for each half of a surrogate pair, which UTF-8 cannot encode."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _checked_header(header: object) -> tuple[str, bytes | None]:
     if isinstance(header, tuple | list) and len(header) == 2:
         name, value = header
         if isinstance(name, str):
-            if not _is_unicode(name):
-                message = f"the key of header {header!r} cannot be encoded as UTF-8"
-                raise DataException(message)
             if value is None or isinstance(value, bytes):
-                return name, value
+                return _valid_unicode(name), value
             if isinstance(value, bytearray | memoryview):
-                return name, bytes(value)
+                return _valid_unicode(name), bytes(value)
     message = f"{header!r} is not a header: expected a pair of str and bytes (or None)"
     raise DataException(message)
 

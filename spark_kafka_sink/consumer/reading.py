@@ -78,12 +78,12 @@ def fetched_records(
     read_committed: whether to skip records of aborted transactions. Raise CorruptRecordException if
     a batch is invalid.
     """
-    # The part that was decoded last, the parts to join and the result of joining may take a quarter
-    # each. The last quarter is for what decoding takes, and for the topic's name in each row.
+    # The part that was decoded last may take half of the budget, if it has one record. The parts to
+    # join and the result of joining, or the topic's name in each row, take a quarter each.
     part_bytes = max(budget_bytes // 4, 1)
     parts = _visible(data, start, end, part_bytes, read_committed=read_committed)
     for joined in _joined(parts, part_bytes):
-        yield from _rows(topic_partition, joined, start, end)
+        yield from _rows(topic_partition, joined, start, end, part_bytes)
 
 
 def _joined(parts: Iterator[DecodedRecords], room_bytes: int) -> Iterator[list[DecodedRecords]]:
@@ -134,9 +134,16 @@ def _visible(
 
 
 def _rows(
-    topic_partition: TopicPartition, parts: list[DecodedRecords], start: int, end: int
+    topic_partition: TopicPartition,
+    parts: list[DecodedRecords],
+    start: int,
+    end: int,
+    names_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all parts with offsets in the range, in order. Empty the list of parts."""
+    """Yield the rows of all parts with offsets in the range, in order. Empty the list of parts.
+
+    names_bytes: the memory that the topic's names in the rows of one Arrow batch may take.
+    """
     offsets = np.concatenate([part.offsets for part in parts])
     timestamps = np.concatenate([part.timestamps_ms for part in parts])
     rows = pa.record_batch(
@@ -153,8 +160,9 @@ def _rows(
     in_range = (offsets >= start) & (offsets < end)
     if not in_range.all():
         rows = rows.filter(pa.array(in_range))
-    for first in range(0, len(rows), _MAX_BATCH_ROWS):
-        of_slice = rows.slice(first, _MAX_BATCH_ROWS).columns
+    most_rows = max(min(names_bytes // len(topic_partition.topic), _MAX_BATCH_ROWS), 1)
+    for first in range(0, len(rows), most_rows):
+        of_slice = rows.slice(first, most_rows).columns
         count = len(of_slice[0])
         topics = pa.repeat(pa.scalar(topic_partition.topic), count)
         partitions = pa.repeat(pa.scalar(topic_partition.partition, pa.int32()), count)

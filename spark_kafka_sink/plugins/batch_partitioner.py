@@ -97,6 +97,18 @@ def _arrow(column: BinaryColumn) -> pa.Array:
     return array.take(pa.array(np.arange(len(column)), mask=~column.valid))
 
 
+_NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+
+
+def _integers(given: Any) -> pa.Array:  # noqa: ANN401 - what user code returned
+    """Return numbers as an int64 array. Raise TypeError or pyarrow.ArrowException for others."""
+    array = given if isinstance(given, pa.Array) else pa.array(given)
+    # pandas turns integers with nulls into floats.
+    if not any(is_number(array.type) for is_number in _NUMBERS):
+        raise TypeError(f"found {array.type}")
+    return array.cast(pa.int64())
+
+
 def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
@@ -112,8 +124,7 @@ def chosen_partitions(
         name_user_code(error, str(option), partitioner)
         raise
     try:
-        array = given if isinstance(given, pa.Array) else pa.array(given)
-        chosen = array.cast(pa.int64())
+        chosen = _integers(given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         message = (
             f"{option} returned {type(given).__name__}: expected an array of integers "

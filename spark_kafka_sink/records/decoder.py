@@ -27,6 +27,10 @@ VARLONG_BITS: Final = 64
 _SMALLEST_RECORD_BYTES: Final = 6
 # The memory for decoding one record, without its key, value and headers, is at most this.
 _ROW_BYTES: Final = 256
+# The memory for decoding one header, besides its key and value, is at most this. A header can have
+# two bytes, so a limit keeps a small response from taking gigabytes.
+_HEADER_BYTES: Final = 64
+_MOST_HEADERS: Final = 1 << 20
 ALL_IN_ONE_PART: Final = sys.maxsize
 
 
@@ -138,8 +142,8 @@ def decode_parts(
 ) -> Iterator[DecodedRecords]:
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
-    part_bytes: the memory that one part may take, 1 or more; a part has at least one record. A
-    record that is larger is not copied: its part keeps `section` alive. Raise
+    part_bytes: about the memory that one part may take, 1 or more; a part has at least one record.
+    A key or a value of more than twice that size is not copied: it keeps `section` alive. Raise
     CorruptRecordException at the first invalid part, and after the last one if `count` is wrong.
     """
     position = decoded = 0
@@ -150,28 +154,41 @@ def decode_parts(
         is_last = position == len(section)
         if is_last:
             _check_count(decoded, count)
-        yield _decode(section, starts, ends, base_offset, base_timestamp_ms, part_bytes)
+        fields = _fields(section, starts, ends, base_offset, base_timestamp_ms, part_bytes)
+        del starts, ends
+        yield from _with_headers(section, fields, part_bytes)
         if is_last:
             return
-        del starts, ends
+        del fields
 
 
-def _decode(
-    section: memoryview,
-    starts: Int64s,
-    ends: Int64s,
-    base_offset: int,
-    base_timestamp_ms: int,
-    part_bytes: int,
-) -> DecodedRecords:
-    is_copied = len(starts) != 1 or int(ends[0] - starts[0]) <= part_bytes
-    fields = _fields(section, starts, ends, base_offset, base_timestamp_ms, is_copied=is_copied)
+def _with_headers(
+    section: memoryview, fields: RecordFields, part_bytes: int
+) -> Iterator[DecodedRecords]:
+    """Yield the records with their headers, in several parts if they have many headers."""
     data = np.frombuffer(section, np.uint8)
-    counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
-    headers, at = _headers(section, counts, at, fields.ends)
-    if (at != fields.ends).any():
-        raise corrupt("a record has more bytes than its fields")
-    return DecodedRecords(fields.offsets, fields.timestamps_ms, fields.keys, fields.values, headers)
+    counts, positions = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
+    # A header takes at least two bytes.
+    if (counts < 0).any() or (counts > (fields.ends - positions) // 2).any():
+        raise corrupt("a record has more headers than fit into its bytes")
+    if (counts > _MOST_HEADERS).any():
+        raise corrupt(f"a record has {counts.max()} headers: expected at most {_MOST_HEADERS}")
+    header_bytes = np.cumsum(counts) * _HEADER_BYTES
+    last_of_part = np.diff(header_bytes // max(part_bytes // 2, 1)) > 0
+    first = 0
+    for end in [*(np.flatnonzero(last_of_part) + 1).tolist(), len(counts)]:
+        rows = slice(first, end)
+        headers, at = _headers(section, counts[rows], positions[rows], fields.ends[rows])
+        if (at != fields.ends[rows]).any():
+            raise corrupt("a record has more bytes than its fields")
+        yield DecodedRecords(
+            fields.offsets[rows],
+            fields.timestamps_ms[rows],
+            fields.keys[rows],
+            fields.values[rows],
+            headers,
+        )
+        first = end
 
 
 def read_fields(
@@ -183,7 +200,7 @@ def read_fields(
     """
     starts, ends = _record_positions(section, 0, ALL_IN_ONE_PART)
     _check_count(len(starts), count)
-    return _fields(section, starts, ends, base_offset, base_timestamp_ms, is_copied=True)
+    return _fields(section, starts, ends, base_offset, base_timestamp_ms, ALL_IN_ONE_PART)
 
 
 def _fields(
@@ -192,8 +209,7 @@ def _fields(
     ends: Int64s,
     base_offset: int,
     base_timestamp_ms: int,
-    *,
-    is_copied: bool,
+    part_bytes: int,
 ) -> RecordFields:
     data = np.frombuffer(section, np.uint8)
     # Skip the byte with the record's attributes: Kafka does not use any.
@@ -201,8 +217,8 @@ def _fields(
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
         raise corrupt("a record's offset is below the base offset of its batch")
-    keys, at = _field(section, data, at, ends, is_copied=is_copied)
-    values, at = _field(section, data, at, ends, is_copied=is_copied)
+    keys, at = _field(section, data, at, ends, part_bytes)
+    values, at = _field(section, data, at, ends, part_bytes)
     times = timestamps + np.int64(base_timestamp_ms)
     return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
@@ -250,18 +266,18 @@ def _check_count(decoded: int, count: int) -> None:
 
 
 def _field(
-    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, *, is_copied: bool
+    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, part_bytes: int
 ) -> tuple[pa.Array, Int64s]:
     """Return the keys or the values of all records, and the position after each of them."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
         raise corrupt("a key or a value does not fit its record")
-    if is_copied or sizes[0] < 0:
-        return gather(section, starts, stops, sizes >= 0), stops
-    edges = np.concatenate([starts, stops]).astype(np.int32)
-    buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
-    return pa.Array.from_buffers(pa.binary(), 1, buffers), stops
+    if len(sizes) == 1 and sizes[0] > 2 * part_bytes:
+        edges = np.concatenate([starts, stops]).astype(np.int32)
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
+        return pa.Array.from_buffers(pa.binary(), 1, buffers), stops
+    return gather(section, starts, stops, sizes >= 0), stops
 
 
 def gather(section: memoryview, starts: Ints, stops: Ints, valid: Bools) -> pa.Array:
@@ -287,9 +303,6 @@ def _headers(
     """Return the headers of all records, and the position after each record's headers."""
     if not counts.any():
         return no_headers(len(counts)), positions
-    # A header takes at least two bytes.
-    if (counts < 0).any() or (counts > (ends - positions) // 2).any():
-        raise corrupt("a record has more headers than fit into its bytes")
     # An array takes 20 bytes per header, a list of tuples 200. Headers can be as small as 2 bytes.
     spans = array("i")
     following = positions.copy()

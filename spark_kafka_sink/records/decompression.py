@@ -87,8 +87,9 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
                 raise corrupt("a gzip member is incomplete")
             rest: Buffer = piece
             part = b""
-            # With all input taken, zlib may still have output for another part.
-            while rest or len(part) == _STREAM_BYTES:
+            # With all input taken, zlib may still have output for another part. At the end of a
+            # member, the rest is the next member.
+            while not stream.eof and (rest or len(part) == _STREAM_BYTES):
                 part = stream.decompress(rest, _STREAM_BYTES)
                 unpacked += part
                 if len(unpacked) > limit_bytes:

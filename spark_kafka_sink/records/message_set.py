@@ -198,9 +198,9 @@ class Messages:
     def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
         """Yield the messages in parts.
 
-        part_bytes: the memory that one part may take; a part has at least one message. A message
-        that is larger is not copied: its part keeps the bytes of all messages alive. Raise
-        CorruptRecordException if a message in a wrapper is invalid.
+        part_bytes: the memory that one part may take; a part has at least one message. A key or a
+        value of more than twice that size is not copied: it keeps the bytes of all messages alive.
+        Raise CorruptRecordException if a message in a wrapper is invalid.
         """
         part: list[_Message] = []
         left = part_bytes
@@ -228,24 +228,24 @@ def read_messages(entries: list[memoryview], limit_bytes: int) -> Messages:
 
 
 def _columns(messages: list[_Message], part_bytes: int) -> DecodedRecords:
-    is_copied = len(messages) > 1 or messages[0].nbytes <= part_bytes
     return DecodedRecords(
         np.array([m.offset for m in messages], np.int64),
         np.array([m.timestamp_ms for m in messages], np.int64),
-        _binary([m.key for m in messages], is_copied=is_copied),
-        _binary([m.value for m in messages], is_copied=is_copied),
+        _binary([m.key for m in messages], part_bytes),
+        _binary([m.value for m in messages], part_bytes),
         no_headers(len(messages)),
     )
 
 
-def _binary(values: list[memoryview | None], *, is_copied: bool) -> pa.Array:
-    if is_copied or values[0] is None:
-        # Copy to bytes, because Arrow never releases a memoryview that it converts to an array
-        # (26.0).
-        return pa.array([None if v is None else bytes(v) for v in values], pa.binary())
-    edges = np.array([0, len(values[0])], np.int32)
-    buffers = [None, pa.py_buffer(edges), pa.py_buffer(values[0])]
-    return pa.Array.from_buffers(pa.binary(), 1, buffers)
+def _binary(values: list[memoryview | None], part_bytes: int) -> pa.Array:
+    if len(values) == 1 and values[0] is not None:
+        (value,) = values
+        edges = np.array([0, len(value)], np.int32)
+        data = value if len(value) > 2 * part_bytes else bytes(value)
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), 1, buffers)
+    # Copy to bytes, because Arrow never releases a memoryview that it converts to an array (26.0).
+    return pa.array([None if v is None else bytes(v) for v in values], pa.binary())
 
 
 def is_wrapper(entry: memoryview) -> bool:

@@ -64,13 +64,26 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
     )
 
 
+def _check_names(names: list[str]) -> None:
+    for name in ("topic", "key", "value", "partition", "headers", "timestamp"):
+        count = names.count(name)
+        if count > 1:
+            message = (
+                f"the data has {count} columns named {name}: expected each name once; "
+                "drop or rename the others"
+            )
+            raise DataException(message)
+
+
 def check_types(columns: SinkColumns, topic: str | None) -> None:
-    """Raise DataException if a column is missing or has a type that cannot be sent.
+    """Raise DataException if a column is missing, occurs twice or has a type that cannot be sent.
 
     topic: the topic of all rows, instead of the topic column; None to use that column.
     """
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)
+    if len(columns.by_name) < len(columns.names):
+        _check_names(columns.names)
     if topic is not None:
         check_topic_name(topic)
     elif columns.get("topic") is None:

@@ -56,6 +56,7 @@ class SinkColumns:
     """
 
     def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        self.names: list[str] = batch.schema.names
         self.by_name = named_columns(batch)
         self._has_topic = topic is not None
 

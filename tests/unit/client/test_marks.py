@@ -122,6 +122,29 @@ def test_a_partitioner_that_chooses_more_than_64_bits_is_told_so() -> None:
         producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        [True],
+        ["1"],
+        [b"1"],
+        [{}],
+        [1.5],
+        pa.array([1], pa.duration("s")),
+        pa.array([1], pa.timestamp("s")),
+        pa.array(["1"]).dictionary_encode(),
+    ],
+    ids=str,
+)
+def test_a_partitioner_that_chooses_no_numbers_is_told_so(chosen: object) -> None:
+    said = "partitioner.class returned .*: expected an array of integers"
+    with (
+        idle_producer(3, partitioner_class=lambda *_: chosen) as producer,
+        pytest.raises(DataException, match=said),
+    ):
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+
+
 def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
     rows = pa.array([{"value": "a"}, {"value": "b"}])
     with pytest.raises(DataException, match="returned partition -1 for a row"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import struct
 import tracemalloc
 from collections.abc import Sequence
@@ -272,6 +273,42 @@ def test_a_batch_that_is_larger_than_the_budget_is_decoded_in_parts(
     assert peak_bytes(log, budget_bytes, len(rows)) < most_bytes(len(unpacked), budget_bytes)
     at_once = fetched(log, budget_bytes=1 << 30).batch
     assert fetched(log, budget_bytes=budget_bytes).batch == at_once
+
+
+def test_many_headers_are_decoded_in_parts() -> None:
+    headers = (("", None),) * 500
+    rows = [Row(None, b"", headers, 1)] * 600
+    log, unpacked = batch_of(rows, codec=1), batch_of(rows)
+    budget_bytes = 1 << 22
+    assert peak_bytes(log, budget_bytes, 600) < most_bytes(len(unpacked), budget_bytes)
+    assert fetched(log, budget_bytes=budget_bytes).batch == fetched(log, budget_bytes=1 << 30).batch
+
+
+def test_a_record_with_more_headers_than_a_million_is_refused() -> None:
+    log = batch_of([Row(None, b"", (("", None),) * ((1 << 20) + 1), 1)], codec=1)
+    with pytest.raises(CorruptRecordException, match="1048577 headers: expected at most 1048576"):
+        fetched(log)
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_row_that_is_kept_does_not_keep_the_other_rows(magic: int) -> None:
+    rows = [Row(b"k", bytes(300_000), (), n) for n in range(20)]
+    log = batch_of(rows, codec=1) if magic == 2 else old_batch_of(rows, magic, codec=1)
+    found = fetched(log, budget_bytes=1 << 20)
+    kept = [batch.column("key") for batch in found.batches]
+    assert sum(array.get_total_buffer_size() for array in kept) < 10_000
+    assert len(pickle.dumps(found.batches[0])) < 400_000
+
+
+def test_the_topic_s_name_in_each_row_counts_towards_the_budget() -> None:
+    rows = [Row(None, None, (), 1)] * 40_000
+    here, data = TopicPartition("t" * 249, 3), partition_data(batch_of(rows, codec=1))
+    budget_bytes = 1 << 20
+    found = list(
+        fetched_records(here, data, 0, 2**62, read_committed=False, budget_bytes=budget_bytes)
+    )
+    assert sum(map(len, found)) == 40_000
+    assert max(batch.column("topic").nbytes for batch in found) < budget_bytes // 3
 
 
 def test_a_part_is_checked_before_its_rows_are_returned_and_the_count_after_the_last() -> None:

@@ -172,6 +172,15 @@ def test_many_gzip_members_of_all_sizes_are_read_as_one_stream() -> None:
         decompress(1, packed, len(joined) - 1)
 
 
+@pytest.mark.parametrize("first_bytes", [(1 << 18) - 1, 1 << 18, (1 << 18) + 1, 1_500_000])
+def test_a_gzip_member_that_expands_a_lot_may_be_followed_by_others(first_bytes: int) -> None:
+    first = gzip.compress(bytes(first_bytes))
+    both = first + gzip.compress(b"second")
+    assert decompress(1, both, 10**7) == bytes(first_bytes) + b"second"
+    with pytest.raises(CorruptRecordException, match="gzip"):
+        decompress(1, first + b"x", 10**7)
+
+
 def test_many_gzip_members_cost_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     make = zlib.decompressobj

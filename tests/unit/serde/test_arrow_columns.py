@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.oracles.record_batches import SHAPES, Shape
 
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.records.columns import BinaryColumn, valid_mask
+from spark_kafka_sink.records.decoder import HEADERS_TYPE
+from spark_kafka_sink.serde.arrow_columns import read_rows
 
 VALUES = st.lists(st.none() | st.binary(max_size=5), max_size=30)
 KINDS = pytest.mark.parametrize(
@@ -75,3 +78,23 @@ def test_a_mask_of_nulls_is_given_only_where_there_are_nulls(
         assert mask is not None
         assert mask.dtype == np.bool_
         assert mask.tolist() == [value is not None for value in values]
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "value", "partition", "headers", "timestamp"])
+def test_a_column_that_is_there_twice_is_refused(name: str) -> None:
+    columns = {
+        "topic": pa.array(["t"]),
+        "key": pa.array(["k"]),
+        "value": pa.array(["v"]),
+        "partition": pa.array([0], pa.int32()),
+        "headers": pa.array([[]], HEADERS_TYPE),
+        "timestamp": pa.array([0]),
+    }
+    batch = pa.record_batch([*columns.values(), columns[name]], [*columns, name])
+    with pytest.raises(DataException, match=f"the data has 2 columns named {name}: expected each"):
+        read_rows(batch, None, 0)
+
+
+def test_other_columns_may_be_there_twice() -> None:
+    batch = pa.record_batch([["v"], ["a"], ["b"]], ["value", "other", "other"])
+    assert len(read_rows(batch, "t", 0)) == 1
