@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -804,11 +804,24 @@ def reference_hint(value: str) -> str:
 
     A reference (``${…}``) is what Kafka calls a config provider variable.
     """
-    found = _REFERENCE.search(value)
-    return f"; a reference such as {found[0]} cannot be used here" if found else ""
+    found = next(written_references(value), None)
+    if found is None:
+        return ""
+    begin, end = found
+    return f"; a reference such as {value[begin:end]} cannot be used here"
 
 
-_REFERENCE: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
+def written_references(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each reference (``${provider:…}``) in a text begins and ends.
+
+    These are the matches of ConfigTransformer.DEFAULT_PATTERN of the Java client. A regular
+    expression would need quadratic time, as for a text with many ``${`` and no ``}``.
+    """
+    at = 0
+    while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
+        at = end + 1
+        if text.find(":", begin, end) >= 0:
+            yield begin, at
 
 
 def _expected(name: str, kind: msgspec.inspect.Type) -> str:
