@@ -18,6 +18,8 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from spark_kafka_sink.auth.assertion import (
     AssertionClaims,
     assertion,
@@ -43,7 +45,7 @@ from spark_kafka_sink.auth.token_endpoint import (
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config
+from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config, trimmed
 from spark_kafka_sink.errors import (
     ConfigException,
     Option,
@@ -78,6 +80,9 @@ _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
+_IN_JAAS_TEXT: Final = "sasl.jaas.config: ".__add__
+# The TLS options whose values messages show.
+_SHOWN_OF_TLS: Final = ("ssl_truststore_location", "ssl_keystore_location", "ssl_cipher_suites")
 _TIMEOUT_MS: Final = 10_000
 # The first token requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
@@ -435,17 +440,34 @@ class OAuth:
 
         jaas = self._config.sasl_jaas_config
         text = "" if jaas is None else jaas.value
-        is_reference = self._values.is_reference(text)
-        if is_reference:
-            text = self._values.resolved("sasl.jaas.config", text)
-        found = parse_jaas(text).options if text else {}
-        options = {name: value for name, value in found.items() if name.startswith("ssl.")}
-        with name_options("sasl.jaas.config: ".__add__):
-            # Error messages about these options show the references, not their values.
-            config = producer_config(
-                {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+        if self._values.is_reference(text):
+            return self._tls_of_reference(text.strip())
+        config = _endpoint_config(parse_jaas(text).options if text else {})
+        with name_options(_IN_JAAS_TEXT):
+            return tls_settings(config, self._values)
+
+    def _tls_of_reference(self, reference: str) -> TlsSettings:
+        """Return the TLS settings of the endpoint if a reference stands for the whole JAAS text.
+
+        Error messages show the reference, and nothing of that text.
+        """
+        from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
+
+        options = parse_jaas(self._values.resolved("sasl.jaas.config", reference)).options
+        try:
+            config = _endpoint_config(options)
+        except ConfigException:
+            config = None
+        # Raised outside the handler, because the caught exception shows a value.
+        if config is None:
+            raise ConfigException(
+                f"{Option('sasl.jaas.config')} ({reference}) has an invalid option ssl.…: check the "
+                "names and values of these options there, which messages do not show"
             )
-            return tls_settings(config, ResolvedValues(config) if is_reference else self._values)
+        shown = {name: reference for name in _SHOWN_OF_TLS if getattr(config, name)}
+        config = msgspec.structs.replace(config, **shown)
+        with name_options(_IN_JAAS_TEXT):
+            return tls_settings(config, _GivenValues(config, options))
 
     def _retriever(self, written: str) -> str:
         given = self._values.resolved(_RETRIEVER, written)
@@ -498,7 +520,18 @@ class OAuth:
             for name, value in jaas.items()
             if name.startswith(_EXTENSION)
         }
-        return tuple(checked_extensions(found).items())
+        text = self._config.sasl_jaas_config
+        try:
+            return tuple(checked_extensions(found).items())
+        except ConfigException:
+            if text is None or not self._values.is_reference(text.value):
+                raise
+        # Raised outside the handler, because the caught exception shows a name.
+        raise ConfigException(
+            f"{Option('sasl.jaas.config')} ({text.value.strip()}) has an invalid option "
+            f"{_EXTENSION}…: expected a name of letters and not {_EXTENSION}auth, and a value of "
+            "printable ASCII characters"
+        )
 
 
 def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
@@ -567,10 +600,25 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
     return window, backoff
 
 
-class ResolvedValues(OptionValues):
-    """Option values without references: the ``${…}`` in them were resolved before."""
+def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
+    """Return a configuration with the ``ssl.*`` options of JAAS, whose references are unresolved.
+
+    Raise ConfigException if an option is invalid.
+    """
+    options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
+    with name_options(_IN_JAAS_TEXT):
+        return producer_config(
+            {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+        )
+
+
+class _GivenValues(OptionValues):
+    """Option values of a text whose references (``${…}``) were resolved before."""
+
+    def __init__(self, config: ProducerConfig, given: Mapping[str, str]) -> None:
+        super().__init__(config)
+        self._given = given
 
     def resolved(self, option: str, text: str) -> str:
-        """Return the text unchanged."""
-        del option
-        return text
+        """Return the option's value, trimmed as in Java."""
+        return trimmed(self._given.get(option, text))
