@@ -19,7 +19,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -53,7 +52,6 @@ from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
-    KafkaException,
     Option,
     SaslAuthenticationException,
     SslAuthenticationException,
@@ -133,13 +131,13 @@ def login_identity(config: ProducerConfig) -> str:
     Without SASL, it is a digest of the subject of the client certificate, if the certificate is in
     a file or set by a reference. It is empty if the options alone determine the user. Tokens that
     a Python callable returns are not taken into account.
+
+    Raise KafkaException if the user cannot be found, as the login would. With a key in its place,
+    two users could share a producer.
     """
-    with suppress(KafkaException):  # raised again at the login
-        if config.has_sasl:
-            return _identity(config, checked_mechanism(config.sasl_mechanism))
-        if config.has_tls:
-            return _identity_of_certificate(config)
-    return ""
+    if config.has_sasl:
+        return _identity(config, checked_mechanism(config.sasl_mechanism))
+    return _identity_of_certificate(config) if config.has_tls else ""
 
 
 def _identity_of_certificate(config: ProducerConfig) -> str:

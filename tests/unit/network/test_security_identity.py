@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,15 @@ from support.brokers.certificates import Authority
 from support.brokers.logins import unsigned_token
 
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import SaslAuthenticationException, SslAuthenticationException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    SaslAuthenticationException,
+    SslAuthenticationException,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.spark.tasks import producer_pool
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 NODE = Node(id=1, host="h", port=1)
@@ -56,6 +62,13 @@ class Users:
         jaas = f'{module} required username="{user}" password="{password}";'
         self._monkeypatch.setenv("USER_OF_A_TEST", user)
         self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+
+
+    def remove(self) -> None:
+        """Remove the file, and unset the environment variables."""
+        self._token.unlink()
+        for name in ("USER_OF_A_TEST", "JAAS_OF_A_TEST"):
+            self._monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -132,6 +145,37 @@ def test_a_token_that_does_not_name_its_user_is_its_own_identity(
     users.set("bob", is_opaque=True)
     assert "" != alice != login_identity(given)
     assert "token-of-alice" not in alice
+
+
+@pytest.mark.parametrize("options", [BY_FILE, BY_NAME, BY_JAAS_REFERENCE])
+def test_a_user_who_cannot_be_found_shares_no_producer(
+    options: dict[str, str], users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = config(options, tmp_path)
+    timers: list[Callable[[], None]] = []
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    def after(_seconds: float, close: Callable[[], None]) -> Timer:
+        timers.append(close)
+        return Timer()
+
+    def without_the_user(given: ProducerConfig) -> str:
+        # A file that is being replaced is there again when the producer logs in.
+        users.remove()
+        try:
+            return login_identity(given)
+        finally:
+            users.set(user)
+
+    monkeypatch.setattr(producer_pool, "login_identity", without_the_user)
+    pool = ProducerPool(after)
+    for user in ("alice", "bob"):
+        with pytest.raises(ConfigException, match="cannot be read|is not set"), pool.producer(given):
+            pass
+    assert not timers
 
 
 @pytest.fixture(scope="module")
