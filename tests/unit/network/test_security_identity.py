@@ -63,7 +63,6 @@ class Users:
         self._monkeypatch.setenv("USER_OF_A_TEST", user)
         self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
 
-
     def remove(self) -> None:
         """Remove the file, and unset the environment variables."""
         self._token.unlink()
@@ -173,7 +172,10 @@ def test_a_user_who_cannot_be_found_shares_no_producer(
     monkeypatch.setattr(producer_pool, "login_identity", without_the_user)
     pool = ProducerPool(after)
     for user in ("alice", "bob"):
-        with pytest.raises(ConfigException, match="cannot be read|is not set"), pool.producer(given):
+        with (
+            pytest.raises(ConfigException, match="cannot be read|is not set"),
+            pool.producer(given),
+        ):
             pass
     assert not timers
 

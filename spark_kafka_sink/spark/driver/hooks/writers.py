@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +50,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     refuse_speculation,
     trace_options,
 )
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query, renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
@@ -399,11 +400,14 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             with (
                 reporting_error(write.options, is_stream=False),
                 explained(session),
+                _renewing_token(kind, write),
                 _appending(writer, kind, write),
             ):
                 query = method(writer, *args, **kwargs)
         if query is not None:
             remember_stream(query, write.options)
+            if kind.notes is not None:
+                renew_token_of_query(query, write.options)
         return query
 
     return hooked
@@ -485,6 +489,13 @@ def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 
     return is_written(write.options)
+
+
+def _renewing_token(kind: SparkWriter, write: Write) -> AbstractContextManager[None]:
+    """Return a context manager that renews the delegation token of a job, if it has one."""
+    is_job = kind.set_mode is not None
+    is_on_driver = kind.notes is not None
+    return renewing_token(write.options) if is_job and is_on_driver else nullcontext()
 
 
 @contextmanager
