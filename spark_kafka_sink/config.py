@@ -240,6 +240,12 @@ class ProducerConfig(
     """A file with an assertion. The file is read for each token; another program must keep it up to
     date.
     """
+    sasl_oauthbearer_sub_claim_name: Annotated[str, Meta(min_length=1)] = field(
+        name="sasl.oauthbearer.sub.claim.name", default="sub"
+    )
+    """The claim of a token that contains its user. Set it if the brokers have another claim in the
+    option of this name.
+    """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
     )
@@ -1069,7 +1075,6 @@ NO_EFFECT: Final[Mapping[str, str]] = {
             "sasl.oauthbearer.jwks.endpoint.url",
             "sasl.oauthbearer.jwt.validator.class",
             "sasl.oauthbearer.scope.claim.name",
-            "sasl.oauthbearer.sub.claim.name",
         ),
         "brokers check tokens",
     ),

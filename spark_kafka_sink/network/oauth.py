@@ -68,6 +68,7 @@ _URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
 _SCOPE: Final = "sasl.oauthbearer.scope"
+_USER_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
 _RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
 _ASSERTION: Final = "sasl.oauthbearer.assertion"
 _DEFAULT: Final = "DefaultJwtRetriever"
@@ -461,8 +462,8 @@ class OAuth:
         # Raised outside the handler, because the caught exception shows a value.
         if config is None:
             raise ConfigException(
-                f"{Option('sasl.jaas.config')} ({reference}) has an invalid option ssl.…: check the "
-                "names and values of these options there, which messages do not show"
+                f"{Option('sasl.jaas.config')} ({reference}) has an invalid option ssl.…: check "
+                "the names and values of these options there, which messages do not show"
             )
         shown = {name: reference for name in _SHOWN_OF_TLS if getattr(config, name)}
         config = msgspec.structs.replace(config, **shown)
@@ -534,31 +535,42 @@ class OAuth:
         )
 
 
+def user_claim(config: ProducerConfig, values: OptionValues) -> str:
+    """Return the name of the claim of a token that contains its user."""
+    return values.resolved(_USER_CLAIM, config.sasl_oauthbearer_sub_claim_name)
+
+
 def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the claim `sub` of the token or the assertion in a file; empty without such a file.
+    """Return the user of the token or the assertion in a file; empty without such a file.
 
     Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
-    return subject(_of_file(config, values))
+    text, claim = _of_file(config, values)
+    return subject(text, claim)
 
 
 def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
     """Return what identifies the user of the token or the assertion in a file; empty without one.
 
-    This is the claim `sub`, or a digest of a token that does not have it. Raise the exceptions of
+    This is the user's claim, or a digest of a token that does not have it. Raise the exceptions of
     `subject_of_file`.
     """
-    found = _of_file(config, values)
-    return found and (subject(found) or hashlib.sha256(found.encode()).hexdigest())
+    text, claim = _of_file(config, values)
+    return text and (subject(text, claim) or hashlib.sha256(text.encode()).hexdigest())
 
 
-def _of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the token or the assertion in a file; empty without such a file."""
+def _of_file(config: ProducerConfig, values: OptionValues) -> tuple[str, str]:
+    """Return the token or the assertion in a file, and its claim that contains the user.
+
+    The text is empty without such a file.
+    """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
     is_file = url is not None and _FILE_URL.fullmatch(url) is not None
+    # The user of an assertion is always its claim `sub` (RFC 7523).
+    claim = user_claim(config, values) if is_file else "sub"
     if not is_file and config.sasl_oauthbearer_assertion_file is None:
-        return ""
-    return OAuth(config, values).of_file()
+        return "", claim
+    return OAuth(config, values).of_file(), claim
 
 
 def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[str | None, ...]:

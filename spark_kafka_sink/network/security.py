@@ -61,7 +61,7 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_of_file
+from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_claim, user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
@@ -453,7 +453,8 @@ class Security:
             token = self._oauth.source.token()
         else:
             token = self._oauth.file_token()
-        found = "" if token is None else subject(token.value)
+        claim = user_claim(self._config, self._values)
+        found = "" if token is None else subject(token.value, claim)
         if self._subject and found and found != self._subject:
             origin = self._oauth.origin if isinstance(self._oauth, OAuth) else AWS_MSK_IAM
             raise SaslAuthenticationException(

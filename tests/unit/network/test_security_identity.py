@@ -146,6 +146,22 @@ def test_a_token_that_does_not_name_its_user_is_its_own_identity(
     assert "token-of-alice" not in alice
 
 
+def test_the_user_of_a_token_is_in_the_claim_that_the_option_names(tmp_path: Path) -> None:
+    given = config(BY_FILE | {f"{OAUTH}.sub.claim.name": "azp"}, tmp_path)
+    token = tmp_path / "token"
+    token.write_text(unsigned_token("of-all", azp="alice"))
+    made = Security.of(given)
+    assert made is not None
+    made.login(NODE, 0.5)
+    assert (login_identity(given), made.principal) == ("alice", "alice")
+    token.write_text(unsigned_token("of-none", azp="alice"))
+    assert made.login(NODE, 0.5) is not None
+    token.write_text(unsigned_token("of-all", azp="bob"))
+    assert login_identity(given) == "bob"
+    with pytest.raises(SaslAuthenticationException, match="is now of 'bob', and was of 'alice'"):
+        made.login(NODE, 0.5)
+
+
 @pytest.mark.parametrize("options", [BY_FILE, BY_NAME, BY_JAAS_REFERENCE])
 def test_a_user_who_cannot_be_found_shares_no_producer(
     options: dict[str, str], users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,13 +183,14 @@ def test_a_user_who_cannot_be_found_shares_no_producer(
         try:
             return login_identity(given)
         finally:
-            users.set(user)
+            users.set(next(names))
 
     monkeypatch.setattr(producer_pool, "login_identity", without_the_user)
+    names = iter(("alice", "bob"))
     pool = ProducerPool(after)
-    for user in ("alice", "bob"):
+    for _ in range(2):
         with (
-            pytest.raises(ConfigException, match="cannot be read|is not set"),
+            pytest.raises(ConfigException, match=r"cannot be read|is not set"),
             pool.producer(given),
         ):
             pass

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final, Protocol
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import safe_logging, warnings_disabled
@@ -42,7 +42,15 @@ def renewing_token(options: Mapping[str, str]) -> Iterator[None]:
         is_over.set()
 
 
-def renew_token_of_query(query: Any, options: Mapping[str, str]) -> None:
+class Query(Protocol):
+    """A streaming query of Spark."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether the query runs."""
+
+
+def renew_token_of_query(query: Query, options: Mapping[str, str]) -> None:
     """Renew the token of a streaming query while the query is active."""
 
     def is_over(seconds: float) -> bool:

@@ -84,7 +84,7 @@ def test_the_token_of_a_job_is_renewed_until_it_ends(
 
 def test_the_token_of_a_query_is_renewed_while_it_is_active(renewals: Renewals) -> None:
     class Query:
-        isActive = True
+        isActive = True  # noqa: N815 - Spark's name
 
     query = Query()
     renew_token_of_query(query, GIVEN)
