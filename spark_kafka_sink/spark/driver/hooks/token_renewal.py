@@ -19,6 +19,7 @@ from spark_kafka_sink.logs import safe_logging, warnings_disabled
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, QUERY_OPTION, is_of_save
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.task_tokens import forget_write, renew_for_write
+from spark_kafka_sink.spark.session import is_connect
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +30,13 @@ _RETRY_S: Final = 60.0
 
 
 @contextmanager
-def renewing_token(options: Mapping[str, str]) -> Iterator[None]:
-    """Renew the token of a job while the block runs.
+def renewing_token(options: Mapping[str, str], writer: object) -> Iterator[None]:
+    """Renew the token of a job while the block runs, except over Spark Connect.
 
-    options: the options of the write, with names in lower case.
+    options: the options of the write, with names in lower case. writer: Spark's writer.
     """
     is_over = threading.Event()
-    _start(options, is_over.wait)
+    _start(options, writer, is_over.wait)
     try:
         yield
     finally:
@@ -51,21 +52,25 @@ class Query(Protocol):
 
 
 def renew_token_of_query(query: Query, options: Mapping[str, str]) -> None:
-    """Renew the token of a streaming query while the query is active."""
+    """Renew the token of a query while the query is active, except over Spark Connect.
+
+    options: as in `renewing_token`.
+    """
 
     def is_over(seconds: float) -> bool:
         time.sleep(seconds)
         return not query.isActive
 
-    _start(options, is_over)
+    _start(options, query, is_over)
 
 
-def _start(options: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
+def _start(options: Mapping[str, str], write: object, is_over: Callable[[float], bool]) -> None:
     """Start the thread that renews the token of a write, if the write has one.
 
-    is_over: waits for a number of seconds, or until the write ends. Returns whether it has ended.
+    write: Spark's writer or query. is_over: waits for a number of seconds, or until the write ends,
+    and returns whether it has ended.
     """
-    if _OPTION in options:
+    if _OPTION in options and not is_connect(write):
         name = "kafka-delegation-token"
         threading.Thread(target=_run, args=(options, is_over), name=name, daemon=True).start()
 

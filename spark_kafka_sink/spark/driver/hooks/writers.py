@@ -14,12 +14,10 @@ because this trigger passes rows to a sink one by one and a Python sink takes on
 would notice this only at the commit of an epoch, and an error there does not end the query. Output
 mode update is refused, too. Spark's own message about it does not say what to do.
 
-The sink's own checks run at once (`check_batch_write`). Spark would run them only after the
-shuffles before the write. The hooks also make writes work in any thread: Spark looks up Python data
-sources in the active session of the thread, and a new thread has no active session.
+The sink's own checks run at once, before the shuffles of the job. The hooks also make writes work
+in any thread: Spark takes data sources from the active session, which a new thread does not have.
 
-If a classic writer was made before `register`, its earlier calls were not recorded. Its other
-settings are then not checked here.
+The settings of a classic writer that was made before `register` are not checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -50,7 +48,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     refuse_speculation,
     trace_options,
 )
-from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query, renewing_token
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
@@ -400,14 +398,12 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             with (
                 reporting_error(write.options, is_stream=False),
                 explained(session),
-                _renewing_token(kind, write),
+                renewing_token({} if kind.set_mode is None else write.options, writer),
                 _appending(writer, kind, write),
             ):
                 query = method(writer, *args, **kwargs)
         if query is not None:
             remember_stream(query, write.options)
-            if kind.notes is not None:
-                renew_token_of_query(query, write.options)
         return query
 
     return hooked
@@ -489,13 +485,6 @@ def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 
     return is_written(write.options)
-
-
-def _renewing_token(kind: SparkWriter, write: Write) -> AbstractContextManager[None]:
-    """Return a context manager that renews the delegation token of a job, if it has one."""
-    is_job = kind.set_mode is not None
-    is_on_driver = kind.notes is not None
-    return renewing_token(write.options) if is_job and is_on_driver else nullcontext()
 
 
 @contextmanager

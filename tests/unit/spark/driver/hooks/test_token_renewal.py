@@ -24,6 +24,7 @@ GIVEN = {
     "delegationtoken": "true",
 }
 NO_WAIT_S = 0.001
+WRITER = object()
 
 
 class Renewals:
@@ -73,7 +74,7 @@ def threads() -> list[threading.Thread]:
 def test_the_token_of_a_job_is_renewed_until_it_ends(
     renewals: Renewals, more: dict[str, str]
 ) -> None:
-    with renewing_token(GIVEN | more):
+    with renewing_token(GIVEN | more, WRITER):
         renewals.wait_for("renew")
         renewals.wait_for("renew")
     renewals.wait_for("forget")
@@ -98,7 +99,7 @@ def test_a_renewal_that_fails_is_tried_again_and_told(
     renewals: Renewals, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewals.failures = 1
-    with caplog.at_level(logging.WARNING), renewing_token(GIVEN):
+    with caplog.at_level(logging.WARNING), renewing_token(GIVEN, WRITER):
         renewals.wait_for("renew")
         renewals.wait_for("renew")
     renewals.wait_for("forget")
@@ -110,14 +111,24 @@ def test_a_renewal_that_fails_is_tried_again_and_told(
 @pytest.mark.parametrize("value", [None, "false"])
 def test_a_write_without_a_token_renews_none(renewals: Renewals, value: str | None) -> None:
     given = {name: text for name, text in GIVEN.items() if name != "delegationtoken"}
-    with renewing_token(given if value is None else given | {"delegationtoken": value}):
+    with renewing_token(given if value is None else given | {"delegationtoken": value}, WRITER):
         for each in threads():
             each.join(60)
     assert renewals.calls.empty()
 
 
+def test_a_client_of_spark_connect_renews_none(renewals: Renewals) -> None:
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.readwriter import DataFrameWriter
+
+    before = threads()
+    with renewing_token(GIVEN, DataFrameWriter.__new__(DataFrameWriter)):
+        assert {*threads()} <= {*before}
+    assert renewals.calls.empty()
+
+
 def test_options_that_are_refused_are_left_to_the_write(renewals: Renewals) -> None:
-    with renewing_token(GIVEN | {"kafka.acks": "many"}):
+    with renewing_token(GIVEN | {"kafka.acks": "many"}, WRITER):
         for each in threads():
             each.join(60)
     assert renewals.calls.empty()
