@@ -12,6 +12,7 @@ from support.brokers.logins import unsigned_token
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
+    KafkaException,
     SaslAuthenticationException,
     SslAuthenticationException,
 )
@@ -195,6 +196,33 @@ def test_a_user_who_cannot_be_found_shares_no_producer(
         ):
             pass
     assert not timers
+
+
+def test_the_producers_of_earlier_tokens_are_closed(users: Users, tmp_path: Path) -> None:
+    given = config(BY_FILE, tmp_path)
+    at_end: list[Callable[[], None]] = []
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    def after(_seconds: float, close: Callable[[], None]) -> Timer:
+        at_end.append(close)
+        return Timer()
+
+    pool = ProducerPool(after)
+    made = []
+    for number in range(3):
+        users.set(f"token-{number}", is_opaque=True)
+        with pool.producer(given) as producer:
+            made.append(producer)
+    assert len({*map(id, made)}) == len(at_end) == 3
+    for close in at_end:
+        close()
+    assert not pool._kept
+    for each in made:
+        with pytest.raises(KafkaException, match="closed"):
+            each.flush()
 
 
 @pytest.fixture(scope="module")
