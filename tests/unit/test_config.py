@@ -158,6 +158,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", {"a.B": "a.B"}, []
     ),
     "sasl.oauthbearer.scope": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.sub.claim.name": ("sub", {" azp ": "azp"}, [""]),
     "sasl.kerberos.keytab": (None, {"/a.keytab": "/a.keytab"}, []),
     "sasl.kerberos.principal": (None, {"a@B": "a@B"}, []),
     "sasl.kerberos.service.name": (None, {"kafka": "kafka"}, []),

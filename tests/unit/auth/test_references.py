@@ -178,7 +178,8 @@ def test_references_are_found_soon_in_every_text(piece: str, end: str) -> None:
         "assert found.within(text) == []; assert found.resolved('o', text) == text; "
         "reference_hint(text)"
     )
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", look], check=False, timeout=60)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_the_token_of_a_query_is_renewed_while_it_is_active(renewals: Renewals) 
     renewals.wait_for("renew")
     query.isActive = False
     renewals.wait_for("forget")
+    assert renewals.calls.empty()
 
 
 def test_a_renewal_that_fails_is_tried_again_and_told(
