@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -239,6 +239,12 @@ class ProducerConfig(
     )
     """A file with an assertion. The file is read for each token; another program must keep it up to
     date.
+    """
+    sasl_oauthbearer_sub_claim_name: Annotated[str, Meta(min_length=1)] = field(
+        name="sasl.oauthbearer.sub.claim.name", default="sub"
+    )
+    """The claim of a token that contains its user. Set it if the brokers have another claim in the
+    option of this name.
     """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
@@ -804,11 +810,24 @@ def reference_hint(value: str) -> str:
 
     A reference (``${…}``) is what Kafka calls a config provider variable.
     """
-    found = _REFERENCE.search(value)
-    return f"; a reference such as {found[0]} cannot be used here" if found else ""
+    found = next(written_references(value), None)
+    if found is None:
+        return ""
+    begin, end = found
+    return f"; a reference such as {value[begin:end]} cannot be used here"
 
 
-_REFERENCE: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
+def written_references(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each reference (``${provider:…}``) in a text begins and ends.
+
+    These are the matches of ConfigTransformer.DEFAULT_PATTERN of the Java client. A regular
+    expression would need quadratic time, as for a text with many ``${`` and no ``}``.
+    """
+    at = 0
+    while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
+        at = end + 1
+        if text.find(":", begin, end) >= 0:
+            yield begin, at
 
 
 def _expected(name: str, kind: msgspec.inspect.Type) -> str:
@@ -1056,7 +1075,6 @@ NO_EFFECT: Final[Mapping[str, str]] = {
             "sasl.oauthbearer.jwks.endpoint.url",
             "sasl.oauthbearer.jwt.validator.class",
             "sasl.oauthbearer.scope.claim.name",
-            "sasl.oauthbearer.sub.claim.name",
         ),
         "brokers check tokens",
     ),

@@ -109,7 +109,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
         return _ANONYMOUS, ""
     jaas = _jaas(config.sasl_jaas_config)
     if config.sasl_mechanism == OAUTHBEARER:
-        return "", "the claim sub of the token"
+        return "", f"the claim {config.sasl_oauthbearer_sub_claim_name} of the token"
     if config.sasl_mechanism == GSSAPI:
         found = config.sasl_kerberos_principal or jaas.get("principal", "")
         primary = found.partition("@")[0].partition("/")[0]

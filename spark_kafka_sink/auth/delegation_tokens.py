@@ -83,14 +83,15 @@ class TokenLife:
         token = self.token
         if now_ms >= token.expiry_timestamp_ms:
             return TokenAction.REPLACE
-        if now_ms < _late_in(self.renewed_ms, token.expiry_timestamp_ms):
+        if now_ms < late_in(self.renewed_ms, token.expiry_timestamp_ms):
             return TokenAction.KEEP
-        if now_ms < _late_in(token.issue_timestamp_ms, token.max_timestamp_ms):
+        if now_ms < late_in(token.issue_timestamp_ms, token.max_timestamp_ms):
             return TokenAction.RENEW
         return TokenAction.REPLACE
 
 
-def _late_in(begin_ms: int, end_ms: int) -> float:
+def late_in(begin_ms: int, end_ms: int) -> float:
+    """Return when a token is renewed or replaced whose lifetime has this begin and end."""
     return begin_ms + _USED_UP * (end_ms - begin_ms)
 
 
@@ -161,8 +162,8 @@ def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
     if now_ms >= token.expiry_timestamp_ms:
         return (
             f"the token expired at {_utc(token.expiry_timestamp_ms)} unless the driver renewed "
-            f"it, which it does when it plans a write: raise {_EXPIRY} of the brokers, or let "
-            "tasks take less time"
+            "it, which a Spark Connect server does only when it plans a write: raise "
+            f"{_EXPIRY} of the brokers, or let tasks take less time"
         )
     return (
         f"the token should be valid until {_utc(token.expiry_timestamp_ms)} at least: somebody may "

@@ -90,14 +90,16 @@ def parse_jaas(text: str) -> JaasEntry:
     return entries[0]
 
 
-def check_module(entry: JaasEntry, mechanism: str) -> None:
-    """Raise ConfigException if the entry's module does not support the mechanism."""
+def check_module(entry: JaasEntry, mechanism: str, *, may_show_name: bool = True) -> None:
+    """Raise ConfigException if the entry's module does not support the mechanism.
+
+    may_show_name: whether the message may show the name of an unknown module.
+    """
     name = entry.simple_name
     served = LOGIN_MODULES.get(name)
     if served is None:
-        description = (
-            f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
-        )
+        is_name = may_show_name and _MODULE_NAME.fullmatch(entry.module)
+        description = f"names {entry.module}" if is_name else "names a module"
         raise ConfigException(
             f"sasl.jaas.config {description}, which is unknown: expected one of "
             f"{', '.join(LOGIN_MODULES)}"

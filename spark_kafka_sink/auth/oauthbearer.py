@@ -92,9 +92,9 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
     return claims if isinstance(claims, dict) else None
 
 
-def subject(token: str) -> str:
-    """Return the claim `sub` of a JWT, which is the default principal; empty if it is missing."""
-    found = (jwt_claims(token) or {}).get("sub")
+def subject(token: str, claim: str = "sub") -> str:
+    """Return the claim of a JWT that contains its user; empty if it is missing."""
+    found = (jwt_claims(token) or {}).get(claim)
     return found if isinstance(found, str) and printable(found) == found else ""
 
 

@@ -38,7 +38,7 @@ _DER: Final = b"\x30"
 # The tag of the version of a certificate, and the greatest length of an element in one byte.
 _DER_VERSION: Final = 0xA0
 _DER_LONGEST_SHORT: Final = 0x7F
-_PEM_BEGIN: Final = b"-----BEGIN"
+PEM_BEGIN: Final = "-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
 _HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*\r?$", re.MULTILINE)
 # The encryption headers of a key that is not in PKCS#8. In a text without line breaks, only this
@@ -100,7 +100,7 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
         )
     if _PKCS12.match(content):
         return StoreKind.PKCS12
-    if _PEM_BEGIN in content:
+    if PEM_BEGIN.encode() in content:
         return StoreKind.PEM
     if content.startswith(_DER):
         raise ConfigException(

@@ -25,9 +25,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from spark_kafka_sink.auth.java_properties import properties
+from spark_kafka_sink.config import written_references
 from spark_kafka_sink.errors import ConfigException
 
 CONFIG_PROVIDERS: Final = "config.providers"
@@ -46,8 +47,6 @@ _KINDS: Final = {
     "DirectoryConfigProvider": DIRECTORY,
 }
 _NONE: Final = "none"
-# It finds the same as ConfigTransformer.DEFAULT_PATTERN of the Java client, without its cubic time.
-_REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}:]*):)?([^}]*)\}")
 _PATHS_PARAM: Final = "allowed.paths"
 _PATTERN_PARAM: Final = "allowlist.pattern"
 
@@ -72,6 +71,13 @@ class Reference:
     provider: str
     path: str
     key: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the reference that a text such as ``${env:NAME}`` is."""
+        provider, _, rest = text[len("${") : -len("}")].partition(":")
+        path, colon, key = rest.partition(":")
+        return cls(provider, path, key) if colon else cls(provider, "", rest)
 
     def __str__(self) -> str:
         path = f"{self.path}:" if self.path else ""
@@ -211,11 +217,8 @@ class References:
 
     def within(self, text: str) -> list[Reference]:
         """Return the references (``${…}``) with known providers in a value."""
-        return [
-            Reference(found[1], found[2] or "", found[3])
-            for found in _REFERENCE.finditer(text)
-            if found[1] in self._providers
-        ]
+        found = (Reference.of(text[begin:end]) for begin, end in written_references(text))
+        return [each for each in found if each.provider in self._providers]
 
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its references (``${…}``) resolved.
@@ -223,18 +226,19 @@ class References:
         Raise ConfigException, which does not show the value, if a reference is not allowed or has
         no value.
         """
-
-        def given(found: re.Match[str]) -> str:
-            provider = self._providers.get(found[1])
+        parts, at = [], 0
+        for begin, end in written_references(text):
+            reference = Reference.of(text[begin:end])
+            provider = self._providers.get(reference.provider)
             if provider is None:
-                return found[0]
-            reference = Reference(found[1], found[2] or "", found[3])
+                continue
             try:
-                return self._value(provider, reference)
+                value = self._value(provider, reference)
             except ConfigException as error:
                 raise ConfigException(f"{option} has {reference}: {error}") from None
-
-        return _REFERENCE.sub(given, text)
+            parts += [text[at:begin], value]
+            at = end
+        return "".join([*parts, text[at:]])
 
     def _value(self, provider: Provider, reference: Reference) -> str:
         self._limits.check_kind(provider.kind)

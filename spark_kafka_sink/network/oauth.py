@@ -18,6 +18,8 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from spark_kafka_sink.auth.assertion import (
     AssertionClaims,
     assertion,
@@ -43,7 +45,7 @@ from spark_kafka_sink.auth.token_endpoint import (
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config
+from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config, trimmed
 from spark_kafka_sink.errors import (
     ConfigException,
     Option,
@@ -66,6 +68,7 @@ _URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
 _CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
 _SCOPE: Final = "sasl.oauthbearer.scope"
+_USER_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
 _RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
 _ASSERTION: Final = "sasl.oauthbearer.assertion"
 _DEFAULT: Final = "DefaultJwtRetriever"
@@ -78,6 +81,9 @@ _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
+_IN_JAAS_TEXT: Final = "sasl.jaas.config: ".__add__
+# The TLS options whose values messages show.
+_SHOWN_OF_TLS: Final = ("ssl_truststore_location", "ssl_keystore_location", "ssl_cipher_suites")
 _TIMEOUT_MS: Final = 10_000
 # The first token requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
@@ -435,17 +441,34 @@ class OAuth:
 
         jaas = self._config.sasl_jaas_config
         text = "" if jaas is None else jaas.value
-        is_reference = self._values.is_reference(text)
-        if is_reference:
-            text = self._values.resolved("sasl.jaas.config", text)
-        found = parse_jaas(text).options if text else {}
-        options = {name: value for name, value in found.items() if name.startswith("ssl.")}
-        with name_options("sasl.jaas.config: ".__add__):
-            # Error messages about these options show the references, not their values.
-            config = producer_config(
-                {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+        if self._values.is_reference(text):
+            return self._tls_of_reference(text.strip())
+        config = _endpoint_config(parse_jaas(text).options if text else {})
+        with name_options(_IN_JAAS_TEXT):
+            return tls_settings(config, self._values)
+
+    def _tls_of_reference(self, reference: str) -> TlsSettings:
+        """Return the TLS settings of the endpoint if a reference stands for the whole JAAS text.
+
+        Error messages show the reference, and nothing of that text.
+        """
+        from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
+
+        options = parse_jaas(self._values.resolved("sasl.jaas.config", reference)).options
+        try:
+            config = _endpoint_config(options)
+        except ConfigException:
+            config = None
+        # Raised outside the handler, because the caught exception shows a value.
+        if config is None:
+            raise ConfigException(
+                f"{Option('sasl.jaas.config')} ({reference}) has an invalid option ssl.…: check "
+                "the names and values of these options there, which messages do not show"
             )
-            return tls_settings(config, ResolvedValues(config) if is_reference else self._values)
+        shown = {name: reference for name in _SHOWN_OF_TLS if getattr(config, name)}
+        config = msgspec.structs.replace(config, **shown)
+        with name_options(_IN_JAAS_TEXT):
+            return tls_settings(config, _GivenValues(config, options))
 
     def _retriever(self, written: str) -> str:
         given = self._values.resolved(_RETRIEVER, written)
@@ -498,34 +521,56 @@ class OAuth:
             for name, value in jaas.items()
             if name.startswith(_EXTENSION)
         }
-        return tuple(checked_extensions(found).items())
+        text = self._config.sasl_jaas_config
+        try:
+            return tuple(checked_extensions(found).items())
+        except ConfigException:
+            if text is None or not self._values.is_reference(text.value):
+                raise
+        # Raised outside the handler, because the caught exception shows a name.
+        raise ConfigException(
+            f"{Option('sasl.jaas.config')} ({text.value.strip()}) has an invalid option "
+            f"{_EXTENSION}…: expected a name of letters and not {_EXTENSION}auth, and a value of "
+            "printable ASCII characters"
+        )
+
+
+def user_claim(config: ProducerConfig, values: OptionValues) -> str:
+    """Return the name of the claim of a token that contains its user."""
+    return values.resolved(_USER_CLAIM, config.sasl_oauthbearer_sub_claim_name)
 
 
 def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the claim `sub` of the token or the assertion in a file; empty without such a file.
+    """Return the user of the token or the assertion in a file; empty without such a file.
 
     Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
-    return subject(_of_file(config, values))
+    text, claim = _of_file(config, values)
+    return subject(text, claim)
 
 
 def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
     """Return what identifies the user of the token or the assertion in a file; empty without one.
 
-    This is the claim `sub`, or a digest of a token that does not have it. Raise the exceptions of
+    This is the user's claim, or a digest of a token that does not have it. Raise the exceptions of
     `subject_of_file`.
     """
-    found = _of_file(config, values)
-    return found and (subject(found) or hashlib.sha256(found.encode()).hexdigest())
+    text, claim = _of_file(config, values)
+    return text and (subject(text, claim) or hashlib.sha256(text.encode()).hexdigest())
 
 
-def _of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the token or the assertion in a file; empty without such a file."""
+def _of_file(config: ProducerConfig, values: OptionValues) -> tuple[str, str]:
+    """Return the token or the assertion in a file, and its claim that contains the user.
+
+    The text is empty without such a file.
+    """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
     is_file = url is not None and _FILE_URL.fullmatch(url) is not None
+    # The user of an assertion is always its claim `sub` (RFC 7523).
+    claim = user_claim(config, values) if is_file else "sub"
     if not is_file and config.sasl_oauthbearer_assertion_file is None:
-        return ""
-    return OAuth(config, values).of_file()
+        return "", claim
+    return OAuth(config, values).of_file(), claim
 
 
 def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[str | None, ...]:
@@ -567,10 +612,25 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
     return window, backoff
 
 
-class ResolvedValues(OptionValues):
-    """Option values without references: the ``${…}`` in them were resolved before."""
+def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
+    """Return a configuration with the ``ssl.*`` options of JAAS, whose references are unresolved.
+
+    Raise ConfigException if an option is invalid.
+    """
+    options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
+    with name_options(_IN_JAAS_TEXT):
+        return producer_config(
+            {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+        )
+
+
+class _GivenValues(OptionValues):
+    """Option values of a text whose references (``${…}``) were resolved before."""
+
+    def __init__(self, config: ProducerConfig, given: Mapping[str, str]) -> None:
+        super().__init__(config)
+        self._given = given
 
     def resolved(self, option: str, text: str) -> str:
-        """Return the text unchanged."""
-        del option
-        return text
+        """Return the option's value, trimmed as in Java."""
+        return trimmed(self._given.get(option, text))

@@ -175,13 +175,14 @@ class OptionValues:
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
-        if self.is_reference(text):
+        is_reference = self.is_reference(text)
+        if is_reference:
             # The resolved value of a reference is not searched for references again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
             # As in Java, the values inside the entry are not trimmed.
             entry = parse_jaas(text).resolved(lambda value: self._resolved(_JAAS_OPTION, value))
-        check_module(entry, mechanism)
+        check_module(entry, mechanism, may_show_name=not is_reference)
         return entry
 
     def shown_jaas(self, text: str, name: str) -> str:

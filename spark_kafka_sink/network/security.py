@@ -19,7 +19,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -53,7 +52,6 @@ from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
-    KafkaException,
     Option,
     SaslAuthenticationException,
     SslAuthenticationException,
@@ -63,7 +61,7 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_of_file
+from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_claim, user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
@@ -133,13 +131,13 @@ def login_identity(config: ProducerConfig) -> str:
     Without SASL, it is a digest of the subject of the client certificate, if the certificate is in
     a file or set by a reference. It is empty if the options alone determine the user. Tokens that
     a Python callable returns are not taken into account.
+
+    Raise KafkaException if the user cannot be found, as the login would. With a key in its place,
+    two users could share a producer.
     """
-    with suppress(KafkaException):  # raised again at the login
-        if config.has_sasl:
-            return _identity(config, checked_mechanism(config.sasl_mechanism))
-        if config.has_tls:
-            return _identity_of_certificate(config)
-    return ""
+    if config.has_sasl:
+        return _identity(config, checked_mechanism(config.sasl_mechanism))
+    return _identity_of_certificate(config) if config.has_tls else ""
 
 
 def _identity_of_certificate(config: ProducerConfig) -> str:
@@ -455,7 +453,8 @@ class Security:
             token = self._oauth.source.token()
         else:
             token = self._oauth.file_token()
-        found = "" if token is None else subject(token.value)
+        claim = user_claim(self._config, self._values)
+        found = "" if token is None else subject(token.value, claim)
         if self._subject and found and found != self._subject:
             origin = self._oauth.origin if isinstance(self._oauth, OAuth) else AWS_MSK_IAM
             raise SaslAuthenticationException(

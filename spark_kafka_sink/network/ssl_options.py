@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.auth.pem import StoreKind, store_kind
+from spark_kafka_sink.auth.pem import PEM_BEGIN, StoreKind, store_kind
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
@@ -151,6 +151,13 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     )
 
 
+# The options for a store's text in place of its file.
+_FOR_TEXT: Final = {
+    "keystore": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
+    "truststore": ("ssl.truststore.certificates",),
+}
+
+
 class _Stores:
     """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
 
@@ -165,6 +172,12 @@ class _Stores:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
+        if PEM_BEGIN in path:
+            # Other messages show the location, and this text may be a private key.
+            raise ConfigException(
+                f"{option} is the text of a {kind} in PEM: expected the path of a file; set "
+                f"{' and '.join(str(Option(name)) for name in _FOR_TEXT[kind])} to the text"
+            )
         # The location in error messages has its references unresolved.
         origin = f"the file {masked(location)} of {option}"
         found = self._values.content(path, origin)

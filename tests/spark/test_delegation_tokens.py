@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +16,13 @@ from pyspark.errors import PySparkException
 from support.brokers.secured_kafka import PASSWORD, SecuredKafka
 from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
-from support.spark.sink import save
+from support.spark.sink import registered_for_now, save
 
 from spark_kafka_sink import write_batch
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import DelegationToken
+from spark_kafka_sink.spark.planning import task_tokens
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,6 +191,38 @@ def test_what_goes_to_tasks_has_the_token_and_no_credentials_of_the_driver(
     gate = Gate(tmp_path)
     gate.run(lambda: driver.save(gate.held(rows(spark)), topic), look)
     assert seen == [True]
+    secured_kafka.check_rows(topic, ROWS)
+
+
+def test_the_token_of_a_job_is_renewed_while_its_tasks_run(
+    spark: SparkSession,
+    secured_kafka: SecuredKafka,
+    topic: str,
+    driver: Driver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    renewed: list[int] = []
+    monkeypatch.setattr(task_tokens, "_LOOK_S", 1.0)
+
+    def look() -> None:
+        (token,) = driver.tokens()
+        # By this process's clock, most of the time to the token's expiry is over.
+        monkeypatch.setattr(
+            task_tokens, "_now_ms", lambda: int(time.time() * 1000) + 20 * 3_600_000
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until and driver.tokens() == [token]:
+            pass
+        (after,) = driver.tokens()
+        assert after.token_id == token.token_id
+        renewed.append(after.expiry_timestamp_ms - token.expiry_timestamp_ms)
+
+    gate = Gate(tmp_path)
+    with registered_for_now(spark):
+        gate.run(lambda: driver.save(gate.held(rows(spark)), topic), look)
+    assert renewed[0] > 0
+    assert driver.tokens() == []
     secured_kafka.check_rows(topic, ROWS)
 
 

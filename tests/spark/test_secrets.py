@@ -45,8 +45,10 @@ _SECRETS = [
     "kafka.sasl.password",  # not an option of Java's; people write it
     "kafka.ssl.key.password",
     "kafka.ssl.key.pem",  # librdkafka's
+    "kafka.ssl.keystore.certificate.chain",
     "kafka.ssl.keystore.key",
     "kafka.ssl.keystore.password",
+    "kafka.ssl.truststore.certificates",
     "kafka.ssl.truststore.password",
     "schema.registry.ssl.keystore.key",
     "schema.registry.url",

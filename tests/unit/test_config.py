@@ -158,6 +158,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", {"a.B": "a.B"}, []
     ),
     "sasl.oauthbearer.scope": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.sub.claim.name": ("sub", {" azp ": "azp"}, [""]),
     "sasl.kerberos.keytab": (None, {"/a.keytab": "/a.keytab"}, []),
     "sasl.kerberos.principal": (None, {"a@B": "a@B"}, []),
     "sasl.kerberos.service.name": (None, {"kafka": "kafka"}, []),
@@ -218,6 +219,7 @@ STRICTER: Final = {
     ("sasl.login.read.timeout.ms", "-1"): "no endpoint would answer in time",
     ("sasl.login.retry.backoff.max.ms", "-1"): "there is no such pause",
     ("sasl.login.retry.backoff.ms", "-1"): "there is no such pause",
+    ("sasl.oauthbearer.sub.claim.name", ""): "no claim has that name",
     ("ssl.enabled.protocols", ""): "no version is left",
     ("ssl.enabled.protocols", "x"): "there is no such version",
     ("ssl.endpoint.identification.algorithm", "none"): "that is librdkafka's: write it empty",

@@ -2,12 +2,13 @@
 
 A batch job has a token of its own, which the driver expires at the end of the job. All
 micro-batches of an application with the same credentials share one token. The shared token is
-renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`.
+renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`. While a
+write runs, `renew_for_write` renews its token.
 Credentials are compared with their references (``${…}``) resolved, so that a token of one user is
 not used after a reference has resolved to another user.
 
 Spark replaces idle planning processes, and several of them may plan at the same time. So a file in
-the driver's folder stores the id of the shared token, when it was renewed, and the difference
+the driver's folder stores the ids of the tokens, when they were renewed, and the difference
 between the clocks of the driver and the brokers. The file contains no secret: a new process asks
 the brokers for the HMAC, which they return to the token's owner.
 """
@@ -37,6 +38,7 @@ from spark_kafka_sink.auth.delegation_tokens import (
     TokenLife,
     delegation_token,
     is_fresh,
+    late_in,
     with_delegation_token,
 )
 from spark_kafka_sink.config import ProducerConfig
@@ -85,7 +87,11 @@ def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
     config = options.producer
     with KafkaAdmin(config) as admin:
         token = admin.create_delegation_token()
-    life = TokenLife.created(token, _now_ms())
+    now_ms = _now_ms()
+    life = TokenLife.created(token, now_ms)
+    if options.write_id is not None:
+        note = _Note.of(_SharedToken(life, now_ms - token.issue_timestamp_ms))
+        _note_job(config, options.write_id, note)
     return _with_token(options, life.token), JobToken.keep(config, life.token)
 
 
@@ -259,6 +265,63 @@ def _owner(config: ProducerConfig, identity: str) -> bytes:
     return encoded([*written, identity, resolved_login(config)])
 
 
+# -- renewal while a write runs --------------------------------------------------------------------
+
+# When to look for the token of a write again, in seconds: before and after there is one.
+_FIRST_LOOK_S: Final = 1.0
+_LOOK_S: Final = 60.0
+
+
+@name_kafka_options()
+def renew_for_write(options: SinkOptions) -> float:
+    """Renew the token of a write's tasks if that is due, and return the seconds to the next call.
+
+    Brokers renew a token up to its maximum lifetime. The process that planned the write may have
+    ended, so any process of the driver may call this. Raise the exceptions of the brokers.
+    """
+    config = options.producer
+    with _locked_file(config) as file:
+        notes = _Notes.read(file)
+        tokens, name, identity = notes.jobs, options.write_id or "", ""
+        if name not in tokens:
+            identity = login_identity(config)
+            tokens, name = notes.tokens, notes.name(_owner(config, identity))
+        note = tokens.get(name)
+        now_ms = _now_ms()
+        if note is None or now_ms >= note.expires_ms:
+            return _FIRST_LOOK_S if note is None else _LOOK_S
+        wait_s = (late_in(note.renewed_ms, note.expires_ms) - now_ms) / 1000
+        if wait_s > 0:
+            return min(_LOOK_S, max(_FIRST_LOOK_S, wait_s))
+        with KafkaAdmin(config, identity=identity) as admin:
+            token = _described(admin, note)
+            if token is None:
+                del tokens[name]
+            else:
+                expiry_ms = admin.renew_delegation_token(token.life.token.hmac)
+                life = token.life.renewed(expiry_ms, note.ahead_ms, _now_ms())
+                tokens[name] = _Note.of(_SharedToken(life, note.ahead_ms))
+        notes.write(file)
+    return _FIRST_LOOK_S
+
+
+def forget_write(options: SinkOptions) -> None:
+    """Remove the token of a job that has ended from the file."""
+    if options.write_id is not None:
+        _note_job(options.producer, options.write_id, None)
+
+
+def _note_job(config: ProducerConfig, write_id: str, note: _Note | None) -> None:
+    """Set or remove the entry for a job's token in the file, unless the file stays locked."""
+    with suppress(TimeoutException), _locked_file(config) as file:
+        notes = _Notes.read(file)
+        notes.remove_expired(_now_ms())
+        notes.jobs.pop(write_id, None)
+        if note is not None:
+            notes.jobs[write_id] = note
+        notes.write(file)
+
+
 # -- the file --------------------------------------------------------------------------------------
 
 
@@ -283,10 +346,15 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class _Notes(msgspec.Struct):
-    """The content of the file of tokens: the entries by a salted hash of `_owner`."""
+    """The content of the file of tokens.
+
+    tokens: the entries for shared tokens by a salted hash of `_owner`. jobs: the entries for tokens
+    of jobs, by the id of the write.
+    """
 
     salt: str
     tokens: dict[str, _Note]
+    jobs: dict[str, _Note]
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
@@ -294,11 +362,12 @@ class _Notes(msgspec.Struct):
         if file is not None:
             with suppress(msgspec.MsgspecError):  # an incomplete write
                 return msgspec.json.decode(file.read(), type=cls)
-        return cls(secrets.token_hex(16), {})
+        return cls(secrets.token_hex(16), {}, {})
 
     def remove_expired(self, now_ms: int) -> None:
         """Remove the entries of expired tokens."""
         self.tokens = {n: each for n, each in self.tokens.items() if now_ms < each.expires_ms}
+        self.jobs = {n: each for n, each in self.jobs.items() if now_ms < each.expires_ms}
 
     def write(self, file: FileIO | None) -> None:
         """Replace the content of the file."""

@@ -49,10 +49,10 @@ SIGNED_LOGINS: Final = (SIGNED, Login("OAUTHBEARER", "JWT_PLAINTEXT"))
 MUTUAL: Final = Login("", "MUTUAL")
 
 
-def unsigned_token(user: str = USER, life_s: float = 3600) -> str:
+def unsigned_token(user: str = USER, life_s: float = 3600, **claims: str) -> str:
     """Return a token that the tests' brokers take where they need no signature."""
     now = time.time()
-    parts = ({"alg": "none"}, {"sub": user, "iat": now - 7200, "exp": now + life_s})
+    parts = ({"alg": "none"}, {"sub": user, "iat": now - 7200, "exp": now + life_s, **claims})
     coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
     return ".".join(part.rstrip("=") for part in coded) + "."
 

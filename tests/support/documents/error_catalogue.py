@@ -168,7 +168,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "the process."
             ),
             places=(
-                "auth/references.py:References.resolved.given",
+                "auth/references.py:References.resolved",
                 "auth/references.py:References._value",
                 "auth/references.py:References._variable",
                 "auth/references.py:References._property",
@@ -763,6 +763,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             "Convert the file with the command in the message, or set the password.",
             places=(
+                "network/ssl_options.py:_Stores.text",
                 "auth/pem.py:store_kind",
                 "auth/pem.py:pem_blocks",
                 "auth/pem.py:_block",
@@ -779,6 +780,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/tls.py:_trust_system_certificates",
             ),
             tests=(
+                "unit/network/test_security.py::test_a_private_key_in_place_of_a_path_is_not_shown",
                 "unit/network/test_tls.py::test_what_cannot_be_used_is_refused_by_its_origin",
                 "unit/auth/test_pem.py::test_stores_of_java_are_refused_with_the_command_that_converts_them",
                 "unit/auth/test_pem.py::test_what_has_no_key_is_refused_by_its_name",
@@ -875,11 +877,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/oauth.py:OAuth._settings",
                 "network/oauth.py:OAuth._retriever",
                 "network/oauth.py:OAuth._check_url",
+                "network/oauth.py:OAuth._tls_of_reference",
+                "network/oauth.py:OAuth._extensions",
                 "auth/assertion.py:parse_template",
                 "auth/assertion.py:signing_key",
                 "auth/assertion.py:_signature",
             ),
             tests=(
+                "unit/network/test_oauth.py::test_nothing_of_a_jaas_text_that_a_reference_gives_is_shown",
                 "unit/network/test_oauth.py::test_what_gives_no_token_is_refused_on_the_driver",
                 "unit/network/test_oauth.py::test_what_is_no_token_is_refused",
                 "unit/auth/test_assertion.py::test_what_is_no_template_is_refused",

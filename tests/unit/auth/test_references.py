@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.references import (
-    _REFERENCE,
     ALLOWED_PATHS,
     ALLOWED_PROVIDERS,
     ALLOWED_URLS,
@@ -29,6 +28,7 @@ from spark_kafka_sink.auth.references import (
     References,
     providers,
 )
+from spark_kafka_sink.config import written_references
 from spark_kafka_sink.errors import ConfigException
 
 ENVIRON: Final = {
@@ -161,12 +161,25 @@ def test_references_are_found_as_by_java_s_pattern_but_soon() -> None:
     random = Random(1)
     for _ in range(5_000):
         text = "".join(random.choices("${}:ab\n", k=random.randint(1, 30)))
-        found = [each.groups() for each in java.finditer(text)]
-        assert [each.groups() for each in _REFERENCE.finditer(text)] == found, text
-    # Java's pattern takes hours for it. No signal ends a search in this process.
-    look = "from spark_kafka_sink.auth.references import _REFERENCE as found; "
-    look += "assert not found.search('${' + ':' * 30_000)"
-    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
+        found = [(*each.span(), each[1], each[2] or "", each[3]) for each in java.finditer(text)]
+        ours = [(*each, Reference.of(text[slice(*each)])) for each in written_references(text)]
+        assert [(b, e, r.provider, r.path, r.key) for b, e, r in ours] == found, text
+
+
+@pytest.mark.parametrize("piece", ["${", "${a:", "${a:b:", "${:", ":"])
+@pytest.mark.parametrize("end", ["", "}"])
+def test_references_are_found_soon_in_every_text(piece: str, end: str) -> None:
+    # A pattern takes minutes for such texts, and no signal ends its search in this process.
+    look = (
+        "from spark_kafka_sink.auth.references import ProcessLimits, References, providers; "
+        "from spark_kafka_sink.config import reference_hint; "
+        f"text = '${{' + {piece!r} * 500_000 + {end!r}; "
+        "found = References(providers({}), ProcessLimits('us'), {}, None); "
+        "assert found.within(text) == []; assert found.resolved('o', text) == text; "
+        "reference_hint(text)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], check=False, timeout=60)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,7 @@ def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
     trusted = f'{MODULE} required ssl.truststore.location="${{env:CA_OF_TEST}}";'
     security(by_secret(url, sasl_jaas_config=trusted)).close()
     monkeypatch.setenv("JAAS_OF_TEST", trusted.replace("${env:CA_OF_TEST}", "/$CA.pem"))
-    with pytest.raises(ConfigException, match=r"/\$CA\.pem .* cannot be read"):
+    with pytest.raises(ConfigException, match=r"file \$\{env:JAAS_OF_TEST\} .* cannot be read"):
         security(by_secret(url, sasl_jaas_config="${env:JAAS_OF_TEST}"))
     monkeypatch.setenv("CA_OF_TEST", "hunter2")
     for name in ("truststore.location", "protocol", "cipher.suites"):
@@ -399,6 +399,28 @@ def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
         with pytest.raises(ConfigException, match=rf"ssl\.{name}.*\$\{{env:CA|CA_OF") as caught:
             security(by_secret(url, sasl_jaas_config=jaas))
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.HiddenModule required;", "names a module, which is unknown"),
+        (f"{MODULE} required extension_hidden1=v;", r"\) has an invalid option extension_…"),
+        (f"{MODULE} required ssl.protocol=hidden;", r"\) has an invalid option ssl\.…"),
+        (f"{MODULE} required ssl.hidden=a;", r"\) has an invalid option ssl\.…"),
+        (f"{MODULE} required ssl.cipher.suites=hidden;", "a suite of '.*', which is unknown"),
+        (f'{MODULE} required ssl.truststore.location="/hidden";', "the file .* cannot be read"),
+        (f'{MODULE} required ssl.keystore.location="/hidden";', "the file .* cannot be read"),
+    ],
+)
+def test_nothing_of_a_jaas_text_that_a_reference_gives_is_shown(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAAS_OF_TEST", text)
+    given = by_secret("https://localhost:1/token", sasl_jaas_config="${env:JAAS_OF_TEST}")
+    with pytest.raises(ConfigException, match=expected) as caught:
+        security(given)
+    assert "hidden" not in "".join(traceback.format_exception(caught.value)).lower()
 
 
 # -- callables -----------------------------------------------------------------------------------

@@ -425,6 +425,25 @@ def test_a_device_is_no_store() -> None:
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
 
 
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("ssl_keystore_location", r"ssl\.keystore\.key and ssl\.keystore\.certificate\.chain"),
+        ("ssl_truststore_location", r"ssl\.truststore\.certificates"),
+    ],
+)
+@pytest.mark.parametrize("break_of_line", ["\n", " ", ""])
+def test_a_private_key_in_place_of_a_path_is_not_shown(
+    option: str, instead: str, break_of_line: str
+) -> None:
+    key = Authority().leaf("alice").key
+    text = key.replace("\n", break_of_line)
+    with pytest.raises(ConfigException, match=f"set {instead} to the text") as caught:
+        security(security_protocol="SSL", **{option: text})
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(line in shown for line in key.splitlines()[1:-1])
+
+
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
 def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,16 @@ from support.brokers.certificates import Authority
 from support.brokers.logins import unsigned_token
 
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import SaslAuthenticationException, SslAuthenticationException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    SaslAuthenticationException,
+    SslAuthenticationException,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.spark.tasks import producer_pool
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 NODE = Node(id=1, host="h", port=1)
@@ -56,6 +63,12 @@ class Users:
         jaas = f'{module} required username="{user}" password="{password}";'
         self._monkeypatch.setenv("USER_OF_A_TEST", user)
         self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+
+    def remove(self) -> None:
+        """Remove the file, and unset the environment variables."""
+        self._token.unlink()
+        for name in ("USER_OF_A_TEST", "JAAS_OF_A_TEST"):
+            self._monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -132,6 +145,84 @@ def test_a_token_that_does_not_name_its_user_is_its_own_identity(
     users.set("bob", is_opaque=True)
     assert "" != alice != login_identity(given)
     assert "token-of-alice" not in alice
+
+
+def test_the_user_of_a_token_is_in_the_claim_that_the_option_names(tmp_path: Path) -> None:
+    given = config(BY_FILE | {f"{OAUTH}.sub.claim.name": "azp"}, tmp_path)
+    token = tmp_path / "token"
+    token.write_text(unsigned_token("of-all", azp="alice"))
+    made = Security.of(given)
+    assert made is not None
+    made.login(NODE, 0.5)
+    assert (login_identity(given), made.principal) == ("alice", "alice")
+    token.write_text(unsigned_token("of-none", azp="alice"))
+    assert made.login(NODE, 0.5) is not None
+    token.write_text(unsigned_token("of-all", azp="bob"))
+    assert login_identity(given) == "bob"
+    with pytest.raises(SaslAuthenticationException, match="is now of 'bob', and was of 'alice'"):
+        made.login(NODE, 0.5)
+
+
+@pytest.mark.parametrize("options", [BY_FILE, BY_NAME, BY_JAAS_REFERENCE])
+def test_a_user_who_cannot_be_found_shares_no_producer(
+    options: dict[str, str], users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = config(options, tmp_path)
+    timers: list[Callable[[], None]] = []
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    def after(_seconds: float, close: Callable[[], None]) -> Timer:
+        timers.append(close)
+        return Timer()
+
+    def without_the_user(given: ProducerConfig) -> str:
+        # A file that is being replaced is there again when the producer logs in.
+        users.remove()
+        try:
+            return login_identity(given)
+        finally:
+            users.set(next(names))
+
+    monkeypatch.setattr(producer_pool, "login_identity", without_the_user)
+    names = iter(("alice", "bob"))
+    pool = ProducerPool(after)
+    for _ in range(2):
+        with (
+            pytest.raises(ConfigException, match=r"cannot be read|is not set"),
+            pool.producer(given),
+        ):
+            pass
+    assert not timers
+
+
+def test_the_producers_of_earlier_tokens_are_closed(users: Users, tmp_path: Path) -> None:
+    given = config(BY_FILE, tmp_path)
+    at_end: list[Callable[[], None]] = []
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    def after(_seconds: float, close: Callable[[], None]) -> Timer:
+        at_end.append(close)
+        return Timer()
+
+    pool = ProducerPool(after)
+    made = []
+    for number in range(3):
+        users.set(f"token-{number}", is_opaque=True)
+        with pool.producer(given) as producer:
+            made.append(producer)
+    assert len({*map(id, made)}) == len(at_end) == 3
+    for close in at_end:
+        close()
+    assert not pool._kept
+    for each in made:
+        with pytest.raises(KafkaException, match="closed"):
+            each.flush()
 
 
 @pytest.fixture(scope="module")

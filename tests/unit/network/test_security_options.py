@@ -271,7 +271,7 @@ ROWS: Final = [
             "jwt.validator.class", "jwks.endpoint.url", "jwks.endpoint.refresh.ms",
             "jwks.endpoint.retry.backoff.ms", "jwks.endpoint.retry.backoff.max.ms",
             "expected.audience", "expected.issuer", "clock.skew.seconds", "scope.claim.name",
-            "sub.claim.name", "allow.unverified.audience", "allow.unverified.issuer",
+            "allow.unverified.audience", "allow.unverified.issuer",
         )
         for row in ignored(f"{_OAUTH}{name}", OAUTH, "has no effect: brokers check tokens")
     ),
@@ -279,6 +279,8 @@ ROWS: Final = [
     Row(f"{_OAUTH}token.endpoint.url", "http://h/token", OAUTH, warned="travel unencrypted"),
     *refused(f"{_OAUTH}token.endpoint.url", OAUTH, "is not the URL", "ftp://h/x", "h", "data:,x"),
     *accepted(f"{_OAUTH}scope", OAUTH, "kafka"),
+    *accepted(f"{_OAUTH}sub.claim.name", OAUTH, "azp"),
+    *refused(f"{_OAUTH}sub.claim.name", OAUTH, "expected text", ""),
     *accepted(f"{_OAUTH}client.credentials.client.id", OAUTH, "id"),
     *accepted(f"{_OAUTH}client.credentials.client.secret", OAUTH, "secret"),
     *refused(f"{_OAUTH}client.credentials.client.secret", OAUTH, "needs credentials", ""),

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from spark_kafka_sink.spark.driver.hooks.failed_writes import reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained, names_sink, with_sentence
 
 # The key: whether the session is one of Spark Connect.
@@ -61,10 +62,11 @@ def hook_queries(*, is_connect: bool) -> None:
 
 
 def remember_stream(query: Any, options: Mapping[str, str]) -> None:
-    """Record that a query writes to the sink.
+    """Record that a query writes to the sink, and renew its delegation token, if it has one.
 
     options: the options of the write, with names in lower case.
     """
+    renew_token_of_query(query, options)
     with suppress(Exception):  # the JVM may have ended
         _streams[str(query.runId)] = options
         if len(_streams) > _MOST_STREAMS:

@@ -14,12 +14,10 @@ because this trigger passes rows to a sink one by one and a Python sink takes on
 would notice this only at the commit of an epoch, and an error there does not end the query. Output
 mode update is refused, too. Spark's own message about it does not say what to do.
 
-The sink's own checks run at once (`check_batch_write`). Spark would run them only after the
-shuffles before the write. The hooks also make writes work in any thread: Spark looks up Python data
-sources in the active session of the thread, and a new thread has no active session.
+The sink's own checks run at once, before the shuffles of the job. The hooks also make writes work
+in any thread: Spark takes data sources from the active session, which a new thread does not have.
 
-If a classic writer was made before `register`, its earlier calls were not recorded. Its other
-settings are then not checked here.
+The settings of a classic writer that was made before `register` are not checked here.
 """
 
 from __future__ import annotations
@@ -50,6 +48,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     refuse_speculation,
     trace_options,
 )
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
@@ -399,6 +398,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             with (
                 reporting_error(write.options, is_stream=False),
                 explained(session),
+                renewing_token({} if kind.set_mode is None else write.options, writer),
                 _appending(writer, kind, write),
             ):
                 query = method(writer, *args, **kwargs)

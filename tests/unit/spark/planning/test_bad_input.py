@@ -61,6 +61,7 @@ FREE_TEXT = {
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.sub.claim.name",
     "sasl.oauthbearer.scope",
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.password",

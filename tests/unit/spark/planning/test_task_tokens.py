@@ -47,6 +47,8 @@ from spark_kafka_sink.spark.planning import datasource, encodings, run_plan, tas
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
+    forget_write,
+    renew_for_write,
     with_job_token,
 )
 from spark_kafka_sink.spark.writer import (
@@ -490,7 +492,7 @@ def test_a_file_that_cannot_be_written_fails_no_micro_batch(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(task_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
-    monkeypatch.setattr(task_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {})))
+    monkeypatch.setattr(task_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {}, {})))
     _warn.cache_clear()
     assert shared() == shared()
     assert "cannot be written on the driver" in caplog.text
@@ -516,6 +518,68 @@ def test_without_a_spark_context_the_process_alone_knows_the_token(
 def test_without_a_spark_context_there_is_no_driver_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkFiles, "_sc", None)  # another test may have left one
     assert session.driver_folder() is None
+
+
+# -- while a write runs ----------------------------------------------------------------------------
+
+
+def of_job(given: SinkOptions) -> DelegationToken:
+    """Return the token of a job."""
+    token = delegation_token(with_job_token(given)[0].producer)
+    assert token is not None
+    return token
+
+
+def of_micro_batch(given: SinkOptions) -> DelegationToken:
+    """Return the token of a micro-batch."""
+    return shared(given)
+
+
+@pytest.mark.parametrize("planned", [of_job, of_micro_batch])
+def test_the_token_of_a_running_write_is_renewed_up_to_its_maximum_life(
+    brokers: Brokers, planned: Callable[[SinkOptions], DelegationToken]
+) -> None:
+    given = options(pykafka_write_id="one")
+    assert renew_for_write(given) == 1.0  # nothing is planned yet
+    token = planned(given)
+    new_process()
+    before_its_end = brokers.tokens[token.hmac.value][1].max_timestamp_ms - 1000
+    while brokers.here_ms < before_its_end:
+        assert brokers.here_ms < brokers.tokens[token.hmac.value][1].expiry_timestamp_ms
+        wait_s = renew_for_write(given)
+        assert 1.0 <= wait_s <= 60.0
+        brokers.pass_time(wait_s)
+    assert brokers.created == 1
+    assert brokers.calls.count("renew") < 30
+    brokers.calls.clear()
+    brokers.pass_time(10)
+    renew_for_write(given)
+    assert brokers.calls == []
+
+
+def test_a_job_renews_its_own_token_only(brokers: Brokers) -> None:
+    first, second = (options(pykafka_write_id=name) for name in ("one", "two"))
+    tokens = [of_job(first), of_job(second)]
+    expiry = [brokers.tokens[token.hmac.value][1].expiry_timestamp_ms for token in tokens]
+    brokers.pass_time(20 * 3600)
+    renew_for_write(second)
+    found = [brokers.tokens[token.hmac.value][1].expiry_timestamp_ms for token in tokens]
+    assert found == [expiry[0], expiry[1] + 20 * HOUR_MS]
+    forget_write(first)
+    brokers.calls.clear()
+    renew_for_write(first)
+    assert brokers.calls == []
+
+
+def test_a_running_write_whose_token_somebody_has_expired_asks_no_more(brokers: Brokers) -> None:
+    given = options(pykafka_write_id="one")
+    of_job(given)
+    brokers.tokens.clear()
+    brokers.pass_time(20 * 3600)
+    renew_for_write(given)
+    assert brokers.calls == ["create", "describe"]
+    renew_for_write(given)
+    assert brokers.calls == ["create", "describe"]
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""The thread that renews the delegation token of a write while its tasks run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from spark_kafka_sink.errors import TimeoutException
+from spark_kafka_sink.spark.driver.hooks import token_renewal
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query, renewing_token
+from spark_kafka_sink.spark.micro_batch import batch_id_option
+from spark_kafka_sink.spark.options import SinkOptions
+
+GIVEN = {
+    "kafka.bootstrap.servers": "b:1",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "alice",
+    "kafka.sasl.password": "hunter2",
+    "topic": "t",
+    "delegationtoken": "true",
+}
+NO_WAIT_S = 0.001
+WRITER = object()
+
+
+class Renewals:
+    """The calls of the thread; failures: how many of them fail."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[str] = SimpleQueue()
+        self.failures = 0
+
+    def renew(self, options: SinkOptions) -> float:
+        """Renew."""
+        assert options.producer.sasl_username == "alice"
+        self.calls.put("renew")
+        if self.failures:
+            self.failures -= 1
+            message = "the brokers are away"
+            raise TimeoutException(message)
+        return NO_WAIT_S
+
+    def forget(self, _: SinkOptions) -> None:
+        """Forget."""
+        self.calls.put("forget")
+
+    def wait_for(self, call: str) -> None:
+        """Wait for a call."""
+        while self.calls.get(timeout=60) != call:
+            pass
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
+    """The calls of the threads of a test."""
+    made = Renewals()
+    monkeypatch.setattr(token_renewal, "renew_for_write", made.renew)
+    monkeypatch.setattr(token_renewal, "forget_write", made.forget)
+    monkeypatch.setattr(token_renewal, "_RETRY_S", NO_WAIT_S)
+    return made
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "kafka-delegation-token"]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, batch_id_option(3), {"txnversion": "3"} | batch_id_option(3, is_save=True)]
+)
+def test_the_token_of_a_job_is_renewed_until_it_ends(
+    renewals: Renewals, more: dict[str, str]
+) -> None:
+    with renewing_token(GIVEN | more, WRITER):
+        renewals.wait_for("renew")
+        renewals.wait_for("renew")
+    renewals.wait_for("forget")
+    for each in threads():
+        each.join(60)
+    assert renewals.calls.empty()
+
+
+def test_the_token_of_a_query_is_renewed_while_it_is_active(renewals: Renewals) -> None:
+    class Query:
+        isActive = True  # noqa: N815 - Spark's name
+
+    query = Query()
+    renew_token_of_query(query, GIVEN)
+    renewals.wait_for("renew")
+    renewals.wait_for("renew")
+    query.isActive = False
+    renewals.wait_for("forget")
+    assert renewals.calls.empty()
+
+
+def test_a_renewal_that_fails_is_tried_again_and_told(
+    renewals: Renewals, caplog: pytest.LogCaptureFixture
+) -> None:
+    renewals.failures = 1
+    with caplog.at_level(logging.WARNING), renewing_token(GIVEN, WRITER):
+        renewals.wait_for("renew")
+        renewals.wait_for("renew")
+    renewals.wait_for("forget")
+    assert caplog.messages == [
+        "the delegation token of a running write cannot be renewed now: the brokers are away"
+    ]
+
+
+@pytest.mark.parametrize("value", [None, "false"])
+def test_a_write_without_a_token_renews_none(renewals: Renewals, value: str | None) -> None:
+    given = {name: text for name, text in GIVEN.items() if name != "delegationtoken"}
+    with renewing_token(given if value is None else given | {"delegationtoken": value}, WRITER):
+        for each in threads():
+            each.join(60)
+    assert renewals.calls.empty()
+
+
+def test_a_client_of_spark_connect_renews_none(renewals: Renewals) -> None:
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.readwriter import DataFrameWriter
+
+    before = threads()
+    with renewing_token(GIVEN, DataFrameWriter.__new__(DataFrameWriter)):
+        assert {*threads()} <= {*before}
+    assert renewals.calls.empty()
+
+
+def test_options_that_are_refused_are_left_to_the_write(renewals: Renewals) -> None:
+    with renewing_token(GIVEN | {"kafka.acks": "many"}, WRITER):
+        for each in threads():
+            each.join(60)
+    assert renewals.calls.empty()
