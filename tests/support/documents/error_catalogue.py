@@ -204,6 +204,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/schema.py:_types_by_name",
                 "spark/planning/schema.py:_check",
                 "serde/arrow_columns.py:check_types",
+                "serde/arrow_columns.py:_check_names",
                 "serde/arrow_columns.py:_check_type",
             ),
             tests=(
