@@ -387,13 +387,14 @@ def test_a_token_endpoint_whose_host_name_is_not_checked_is_told(
     assert f"sasl.jaas.config: {option} is empty: anyone with a certificate" in caplog.text
 
 
-def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:
+@pytest.mark.parametrize("keytab", [REFERENCE, f"/no/pw@{SECRET}", f"/no/{SECRET}"])
+def test_the_keytab_of_jaas_is_not_shown(keytab: str) -> None:
     module = "com.sun.security.auth.module.Krb5LoginModule required"
-    with pytest.raises(ConfigException, match=r"the keytab of sasl\.jaas\.config") as caught:
+    with pytest.raises(ConfigException, match=r"the keytab keyTab of sasl\.jaas\.config") as caught:
         security(
             security_protocol="SASL_SSL",
             sasl_kerberos_service_name="kafka",
-            sasl_jaas_config=f'{module} useKeyTab=true keyTab="{REFERENCE}" principal=u;',
+            sasl_jaas_config=f'{module} useKeyTab=true keyTab="{keytab}" principal=u;',
         )
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -789,7 +790,7 @@ def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
     assert exchange is not None
     assert SECRET.encode() in exchange.first()
     module = "com.sun.security.auth.module.Krb5LoginModule required"
-    with pytest.raises(ConfigException, match=r"alice\.keytab .* is not a keytab"):
+    with pytest.raises(ConfigException, match=r"keyTab of sasl\.jaas\.config is not a keytab"):
         security(
             security_protocol="SASL_SSL",
             sasl_kerberos_service_name="kafka",
