@@ -3,7 +3,7 @@
 A batch job has a token of its own, which the driver expires at the end of the job. All
 micro-batches of an application with the same credentials share one token. The shared token is
 renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`. While a
-write runs, `renew_for_write` renews its token.
+write runs, `renew_for_write` renews its token, and the shared tokens that were replaced.
 Credentials are compared with their references (``${…}``) resolved, so that a token of one user is
 not used after a reference has resolved to another user.
 
@@ -162,9 +162,9 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
             notes = _Notes.read(file)
             name = notes.name(owner)
             admin = partial(KafkaAdmin, config, identity=identity)
-            token = _renewed(admin, token, notes.tokens.get(name))
+            token = _renewed(admin, token, notes.shared(name))
             notes.remove_expired(_now_ms())
-            notes.tokens[name] = _Note.of(token)
+            notes.share(name, _Note.of(token))
             notes.write(file)
         _remove_expired()
         _shared[owner] = token
@@ -178,8 +178,7 @@ def _forget(config: ProducerConfig, token: DelegationToken) -> None:
             del _shared[owner]
     with _locked_file(config) as file:
         notes = _Notes.read(file)
-        others = {n: each for n, each in notes.tokens.items() if each.token_id != token.token_id}
-        notes.tokens = others
+        notes.remove(token.token_id)
         notes.write(file)
 
 
@@ -273,36 +272,59 @@ _LOOK_S: Final = 60.0
 
 
 @name_kafka_options()
-def renew_for_write(options: SinkOptions) -> float:
-    """Renew the token of a write's tasks if that is due, and return the seconds to the next call.
+def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
+    """Renew a token of a write's tasks if that is due, and return the seconds to the next call.
 
     Brokers renew a token up to its maximum lifetime. The process that planned the write may have
-    ended, so any process of the driver may call this. Raise the exceptions of the brokers.
+    ended, so any process of the driver may call this. waited_s: the seconds since the last call.
+    Raise the exceptions of the brokers.
     """
-    config = options.producer
+    config, identity = options.producer, ""
     with _locked_file(config) as file:
         notes = _Notes.read(file)
-        tokens, name, identity = notes.jobs, options.write_id or "", ""
-        if name not in tokens:
-            identity = login_identity(config)
-            tokens, name = notes.tokens, notes.name(_owner(config, identity))
-        note = tokens.get(name)
-        now_ms = _now_ms()
-        if note is None or now_ms >= note.expires_ms:
-            return _FIRST_LOOK_S if note is None else _LOOK_S
-        wait_s = (late_in(note.renewed_ms, note.expires_ms) - now_ms) / 1000
-        if wait_s > 0:
-            return min(_LOOK_S, max(_FIRST_LOOK_S, wait_s))
+    found = notes.jobs.get(options.write_id or "", [])
+    if not found and notes.tokens:
+        identity = login_identity(config)
+        # Running tasks may still use a token that was replaced.
+        found = notes.tokens.get(notes.name(_owner(config, identity)), [])
+    if not found:
+        return min(_LOOK_S, max(_FIRST_LOOK_S, 2 * waited_s))
+    now_ms = _now_ms()
+    valid = [each for each in found if now_ms < each.expires_ms]
+    if not valid:
+        return _LOOK_S
+    note = min(valid, key=lambda each: each.due_ms)
+    wait_s = (note.due_ms - now_ms) / 1000
+    if wait_s > 0:
+        return min(_LOOK_S, max(_FIRST_LOOK_S, wait_s))
+    # The file is not locked during the calls to the brokers, because planning needs it. The threads
+    # of other writes leave this renewal to this thread.
+    begun = msgspec.structs.replace(note, retry_at_ms=now_ms + _RETRY_MS)
+    if _replace_note(config, note, begun):
         with KafkaAdmin(config, identity=identity) as admin:
-            token = _described(admin, note)
-            if token is None:
-                del tokens[name]
-            else:
-                expiry_ms = admin.renew_delegation_token(token.life.token.hmac)
-                life = token.life.renewed(expiry_ms, note.ahead_ms, _now_ms())
-                tokens[name] = _Note.of(_SharedToken(life, note.ahead_ms))
-        notes.write(file)
+            renewed = _renewed_note(admin, begun)
+        _replace_note(config, begun, renewed)
     return _FIRST_LOOK_S
+
+
+def _renewed_note(admin: KafkaAdmin, note: _Note) -> _Note | None:
+    """Renew a token and return its new entry, None if the brokers do not know the token."""
+    token = _described(admin, note)
+    if token is None:
+        return None
+    expiry_ms = admin.renew_delegation_token(token.life.token.hmac)
+    life = token.life.renewed(expiry_ms, note.ahead_ms, _now_ms())
+    return _Note.of(_SharedToken(life, note.ahead_ms))
+
+
+def _replace_note(config: ProducerConfig, old: _Note, new: _Note | None) -> bool:
+    """Replace or remove an entry of the file. Return False if another process has changed it."""
+    with _locked_file(config) as file:
+        notes = _Notes.read(file)
+        is_there = notes.replace(old, new)
+        if is_there:
+            notes.write(file)
+    return is_there
 
 
 def forget_write(options: SinkOptions) -> None:
@@ -318,7 +340,7 @@ def _note_job(config: ProducerConfig, write_id: str, note: _Note | None) -> None
         notes.remove_expired(_now_ms())
         notes.jobs.pop(write_id, None)
         if note is not None:
-            notes.jobs[write_id] = note
+            notes.jobs[write_id] = [note]
         notes.write(file)
 
 
@@ -328,13 +350,20 @@ def _note_job(config: ProducerConfig, write_id: str, note: _Note | None) -> None
 class _Note(msgspec.Struct, frozen=True):
     """The entry for one token in the file; times as in `_SharedToken`.
 
-    expires_ms: when the token expires, by the driver's clock.
+    expires_ms: when the token expires, by the driver's clock. retry_at_ms: when to renew the token
+    if the renewal that has begun fails.
     """
 
     token_id: str
     ahead_ms: int
     renewed_ms: int
     expires_ms: int
+    retry_at_ms: int = 0
+
+    @property
+    def due_ms(self) -> float:
+        """When to renew the token while its tasks run."""
+        return max(late_in(self.renewed_ms, self.expires_ms), self.retry_at_ms)
 
     @classmethod
     def of(cls, token: _SharedToken) -> Self:
@@ -348,13 +377,13 @@ class _Note(msgspec.Struct, frozen=True):
 class _Notes(msgspec.Struct):
     """The content of the file of tokens.
 
-    tokens: the entries for shared tokens by a salted hash of `_owner`. jobs: the entries for tokens
-    of jobs, by the id of the write.
+    tokens: the entries for shared tokens by a salted hash of `_owner`: those that were replaced,
+    and the current one. jobs: the entries for tokens of jobs, by the id of the write.
     """
 
     salt: str
-    tokens: dict[str, _Note]
-    jobs: dict[str, _Note]
+    tokens: dict[str, list[_Note]]
+    jobs: dict[str, list[_Note]]
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
@@ -364,10 +393,32 @@ class _Notes(msgspec.Struct):
                 return msgspec.json.decode(file.read(), type=cls)
         return cls(secrets.token_hex(16), {}, {})
 
+    def shared(self, name: str) -> _Note | None:
+        """Return the entry for the current token of an owner, None if there is none."""
+        return next(reversed(self.tokens.get(name, [])), None)
+
+    def share(self, name: str, note: _Note) -> None:
+        """Set the entry for the current token of an owner."""
+        others = [each for each in self.tokens.get(name, []) if each.token_id != note.token_id]
+        self.tokens[name] = [*others, note]
+
+    def replace(self, old: _Note, new: _Note | None) -> bool:
+        """Replace or remove an entry, and return whether it was there."""
+        for notes in (*self.tokens.values(), *self.jobs.values()):
+            if old in notes:
+                at = notes.index(old)
+                notes[at : at + 1] = [] if new is None else [new]
+                return True
+        return False
+
+    def remove(self, token_id: str) -> None:
+        """Remove the entry for a shared token."""
+        self.tokens = _only(self.tokens, lambda each: each.token_id != token_id)
+
     def remove_expired(self, now_ms: int) -> None:
         """Remove the entries of expired tokens."""
-        self.tokens = {n: each for n, each in self.tokens.items() if now_ms < each.expires_ms}
-        self.jobs = {n: each for n, each in self.jobs.items() if now_ms < each.expires_ms}
+        self.tokens = _only(self.tokens, lambda each: now_ms < each.expires_ms)
+        self.jobs = _only(self.jobs, lambda each: now_ms < each.expires_ms)
 
     def write(self, file: FileIO | None) -> None:
         """Replace the content of the file."""
@@ -383,6 +434,14 @@ class _Notes(msgspec.Struct):
     def name(self, owner: bytes) -> str:
         """Return the salted hash under which the file stores an owner's token."""
         return hmac.digest(bytes.fromhex(self.salt), owner, "sha256").hex()
+
+
+def _only(
+    table: dict[str, list[_Note]], is_kept: Callable[[_Note], bool]
+) -> dict[str, list[_Note]]:
+    """Return the entries that are kept, without names that have none."""
+    kept = {name: [*filter(is_kept, notes)] for name, notes in table.items()}
+    return {name: notes for name, notes in kept.items() if notes}
 
 
 @contextmanager

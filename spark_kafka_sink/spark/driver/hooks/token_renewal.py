@@ -87,7 +87,7 @@ def _run(given: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
         wait_s = 0.0
         while not is_over(wait_s):
             try:
-                wait_s = renew_for_write(options)
+                wait_s = renew_for_write(options, wait_s)
             except KafkaException as error:
                 wait_s = _RETRY_S
                 with safe_logging():

@@ -102,12 +102,14 @@ class Brokers:
     """The tokens of a cluster; its clock is behind the driver's.
 
     later: the calls of Describe that do not show a new token yet. failure: what every call raises.
+    meanwhile: called during every call.
     """
 
     now_ms: int = 1_000_000_000_000
     behind_ms: int = 5 * HOUR_MS
     later: int = 0
     failure: KafkaException | None = None
+    meanwhile: Callable[[], object] = field(default=lambda: None)
     tokens: dict[str, tuple[str, DelegationToken]] = field(default_factory=dict)
     created: int = 0
     calls: list[str] = field(default_factory=list)
@@ -147,6 +149,7 @@ class Admin:
 
     def _call(self, name: str) -> None:
         self.brokers.calls.append(name)
+        self.brokers.meanwhile()
         if self.brokers.failure is not None:
             raise self.brokers.failure
 
@@ -590,6 +593,94 @@ def test_a_job_renews_its_own_token_only(brokers: Brokers) -> None:
     forget_write(first)
     brokers.calls.clear()
     renew_for_write(first)
+    assert brokers.calls == []
+
+
+def test_a_replaced_token_is_renewed_too_because_running_tasks_use_it(brokers: Brokers) -> None:
+    given = options()
+    old = shared(given)
+    ends_ms = brokers.tokens[old.hmac.value][1].max_timestamp_ms
+    wait_s, current = 0.0, old
+    while brokers.here_ms < ends_ms - 1000:
+        assert brokers.here_ms < brokers.tokens[old.hmac.value][1].expiry_timestamp_ms
+        assert brokers.here_ms < brokers.tokens[current.hmac.value][1].expiry_timestamp_ms
+        if brokers.here_ms > ends_ms - 41 * HOUR_MS:
+            current = shared(given)  # another query plans a micro-batch
+        wait_s = renew_for_write(given, wait_s)
+        brokers.pass_time(wait_s)
+    assert current.token_id != old.token_id
+    assert brokers.created == 2
+    brokers.calls.clear()
+    brokers.pass_time(10)
+    renew_for_write(given)
+    assert brokers.calls == []
+
+
+@pytest.mark.parametrize("planned", [of_job, of_micro_batch])
+def test_a_renewal_holds_up_nobody_who_plans_and_is_not_done_twice(
+    brokers: Brokers, planned: Callable[[SinkOptions], DelegationToken]
+) -> None:
+    given = options(pykafka_write_id="one")
+    planned(given)
+    brokers.pass_time(20 * 3600)
+    brokers.calls.clear()
+
+    def meanwhile() -> None:
+        brokers.meanwhile = lambda: None
+        assert renew_for_write(given) == 60.0
+        assert brokers.calls == ["describe"]
+        shared(options(kafka_sasl_username="bob", kafka_max_block_ms="10"))
+
+    brokers.meanwhile = meanwhile
+    renew_for_write(given)
+    assert brokers.calls == ["describe", "create", "renew"]
+
+
+def test_a_renewal_that_fails_is_tried_again_after_a_minute(brokers: Brokers) -> None:
+    given = options()
+    shared(given)
+    brokers.pass_time(20 * 3600)
+    brokers.failure = TimeoutException("away")
+    with pytest.raises(TimeoutException):
+        renew_for_write(given)
+    brokers.failure = None
+    brokers.calls.clear()
+    assert renew_for_write(given) == 60.0
+    assert brokers.calls == []
+    brokers.pass_time(60)
+    renew_for_write(given)
+    assert brokers.calls == ["describe", "renew"]
+
+
+def test_the_renewal_of_a_process_that_plans_meanwhile_counts(brokers: Brokers) -> None:
+    given = options()
+    shared(given)
+    brokers.pass_time(20 * 3600)
+
+    def meanwhile() -> None:
+        brokers.meanwhile = lambda: None
+        new_process()
+        shared(given)
+
+    brokers.meanwhile = meanwhile
+    renew_for_write(given)
+    brokers.pass_time(17 * 3600)
+    brokers.calls.clear()
+    renew_for_write(given)
+    assert brokers.calls == []
+
+
+@pytest.mark.parametrize("others", [[], ["bob"]])
+def test_a_write_without_an_entry_is_looked_for_less_and_less_often(
+    brokers: Brokers, others: list[str]
+) -> None:
+    for user in others:
+        shared(options(kafka_sasl_username=user))
+    brokers.calls.clear()
+    waits = [0.0]
+    for _ in range(8):
+        waits.append(renew_for_write(options(), waits[-1]))
+    assert waits[1:] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert brokers.calls == []
 
 

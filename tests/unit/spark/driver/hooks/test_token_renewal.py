@@ -34,8 +34,9 @@ class Renewals:
         self.calls: SimpleQueue[str] = SimpleQueue()
         self.failures = 0
 
-    def renew(self, options: SinkOptions) -> float:
+    def renew(self, options: SinkOptions, waited_s: float) -> float:
         """Renew."""
+        assert waited_s in (0.0, NO_WAIT_S)
         assert options.producer.sasl_username == "alice"
         self.calls.put("renew")
         if self.failures:
