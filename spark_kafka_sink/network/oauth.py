@@ -566,7 +566,10 @@ def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
     and of `OAuth.file_token`.
     """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
-    files = (config.sasl_oauthbearer_assertion_file, config.sasl_oauthbearer_assertion_template_file)
+    files = (
+        config.sasl_oauthbearer_assertion_file,
+        config.sasl_oauthbearer_assertion_template_file,
+    )
     if (url is None or _FILE_URL.fullmatch(url) is None) and files == (None, None):
         return ""
     return OAuth(config, values).user_of_file(user_claim(config, values))

@@ -629,7 +629,10 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
             variable,
             {"security_protocol": "SSL", "ssl_truststore_certificates": reference},
         )
-        ways[f"{kind} rack"] = variable, {"partitioner_rack_aware": "true", "client_rack": reference}
+        ways[f"{kind} rack"] = (
+            variable,
+            {"partitioner_rack_aware": "true", "client_rack": reference},
+        )
         ways[f"{kind} truststore of the token endpoint"] = (
             variable,
             in_jaas("ssl.truststore.certificates", reference),
