@@ -41,6 +41,7 @@ from spark_kafka_sink.auth.token_endpoint import (
     by_client_assertion,
     by_jwt_bearer,
     by_secret,
+    secrets_in,
     token_of_answer,
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
@@ -274,6 +275,8 @@ class OAuth:
             answer.status,
             answer.body,
             time.time(),
+            # The header may have the client secret in another encoding.
+            secrets=(*secrets_in(headers), assertion_in(form), settings.client_secret or ""),
             retry_after_s=answer.retry_after_s,
             extensions=dict(settings.extensions),
         )

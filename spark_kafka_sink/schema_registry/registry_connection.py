@@ -12,7 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.auth.mechanisms import PLAIN, utf8
-from spark_kafka_sink.auth.token_endpoint import basic_authorization, by_secret, token_of_answer
+from spark_kafka_sink.auth.token_endpoint import (
+    basic_authorization,
+    by_secret,
+    secrets_in,
+    token_of_answer,
+)
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException, Option, name_options
@@ -312,7 +317,11 @@ class _Connection:
             except HttpException as error:
                 raise TokenException(str(error), is_final=error.is_refused) from None
             return token_of_answer(
-                answer.status, answer.body, time.time(), retry_after_s=answer.retry_after_s
+                answer.status,
+                answer.body,
+                time.time(),
+                secrets=secrets_in(authorization),
+                retry_after_s=answer.retry_after_s,
             ).value
 
         return fetch

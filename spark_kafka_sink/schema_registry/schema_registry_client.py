@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.token_endpoint import secrets_in
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import (
@@ -95,6 +96,8 @@ class SchemaRegistryClient:
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         # A version never changes, so each is asked for once.
         self._versions: dict[tuple[str, int], RegisteredSchema] = {}
+        # What the registry must not say in errors.
+        self._secrets: frozenset[str] = frozenset()
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -231,7 +234,7 @@ class SchemaRegistryClient:
         while True:
             answer, retry_after_s = self._ask_each(method, path, body, end, reasons)
             if answer is not None:
-                return _object(answer, what)
+                return _object(answer, what, self._secrets)
             wait_s = min(_FIRST_WAIT_S * 2**retries, _LONGEST_WAIT_S) * self._random.random()
             if retry_after_s is not None:
                 wait_s = min(retry_after_s, _LONGEST_WAIT_S)
@@ -267,10 +270,9 @@ class SchemaRegistryClient:
                 may_retry = True
                 continue
             try:
-                headers = {
-                    "Accept": f"{_MEDIA_TYPE}, application/json",
-                    **self._headers(each.address),
-                }
+                given = self._headers(each.address)
+                self._secrets |= {*secrets_in(given)}
+                headers = {"Accept": f"{_MEDIA_TYPE}, application/json", **given}
                 if body is not None:
                     headers["Content-Type"] = _MEDIA_TYPE
                 context = self._context if is_encrypted(each.address) else None
@@ -287,7 +289,7 @@ class SchemaRegistryClient:
                     return answer, None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
-                reason, is_final = _said(answer), False
+                reason, is_final = _said(answer, self._secrets), False
             reasons[each] = reason
             may_retry = may_retry or not is_final
         if not may_retry:
@@ -346,31 +348,31 @@ def _parsed(body: bytes) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _said(answer: HttpAnswer) -> str:
+def _said(answer: HttpAnswer, secrets: Iterable[str]) -> str:
     """Return a phrase: the status of a response, and its error code and message if it has them."""
-    code, message = _error_of(answer)
+    code, message = _error_of(answer, secrets)
     said = "" if code in (None, answer.status) else f", error code {code}"
     return f"it answered {answer.status}{said}" + (f" ({message})" if message else "")
 
 
-def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
+def _error_of(answer: HttpAnswer, secrets: Iterable[str]) -> tuple[int | None, str]:
     found = _parsed(answer.body) or {}
     code, message = found.get("error_code"), found.get("message")
     code = code if isinstance(code, int) and not isinstance(code, bool) else None
-    return code, printable(message) if isinstance(message, str) else ""
+    return code, printable(message, secrets) if isinstance(message, str) else ""
 
 
-def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
+def _object(answer: HttpAnswer, what: str, secrets: Iterable[str]) -> Mapping[str, Any]:
     """Return the JSON object in a response.
 
-    what: what the call does, for error messages. Raise RestClientException if the status is not
-    2xx, or if the body is not a JSON object.
+    what: what the call does, for error messages. secrets: what those do not show. Raise
+    RestClientException if the status is not 2xx, or if the body is not a JSON object.
     """
     if not 200 <= answer.status < 300:
-        code, _ = _error_of(answer)
+        code, _ = _error_of(answer, secrets)
         advice = _ADVICE.get(code or 0) or _ADVICE.get(answer.status)
         raise RestClientException(
-            f"the schema registry cannot {what}: {_said(answer)}"
+            f"the schema registry cannot {what}: {_said(answer, secrets)}"
             + (f"; {advice}" if advice else ""),
             status=answer.status,
             error_code=answer.status if code is None else code,

@@ -151,6 +151,9 @@ def test_a_token_is_fetched_once_for_all_calls(server: RegistryServer) -> None:
         with pytest.raises(RestClientException, match=r"no OAuth token: it answered 401") as caught:
             wrong.latest("t")
         assert "s3cret" not in str(caught.value)
+        issuer.answer = lambda asked: Answer(401, {"error": "s3cret is wrong"})
+        with pytest.raises(RestClientException, match=r"answered 401 \(\*\*\* is wrong\)"):
+            wrong.latest("t")
         assert len(server.calls) == 2
 
 

@@ -21,6 +21,7 @@ from support.brokers.registry_server import (
     registry_server,
 )
 
+from spark_kafka_sink.auth.token_endpoint import basic_authorization
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import MOST_BYTES, HttpLimits
 from spark_kafka_sink.schema_registry.schema_registry_client import (
@@ -400,3 +401,23 @@ def test_waits_differ_between_clients(server: RegistryServer) -> None:
     first, second = waits(1), waits(2)
     assert first != second
     assert all(0 <= wait <= most for wait, most in zip(first, (1, 2, 4), strict=True))
+
+
+@pytest.mark.parametrize(
+    "authorization", [basic_authorization("alice", "hunter2", None), "Bearer hunter2"]
+)
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_registry_that_sends_the_credentials_back_does_not_show_them(
+    server: RegistryServer, clock: Clock, authorization: str, status: int
+) -> None:
+    sent = authorization.partition(" ")[2]
+    server.fault = lambda call: error(status, status, f"hunter2 or {sent} is wrong")
+    client = SchemaRegistryClient(
+        [RegistryUrl(server.url, "r")],
+        lambda url: {"Authorization": authorization},
+        limits=LIMITS,
+        clock=clock.time,
+        sleep=clock.sleep,
+    )
+    with pytest.raises(RestClientException, match=r"\(\*\*\* or \*\*\* is wrong\)"):
+        client.latest("t-value")
