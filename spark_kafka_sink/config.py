@@ -841,7 +841,11 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
         return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
         return f"an integer from {kind.ge} to {kind.le}"
-    return "text" if isinstance(kind, msgspec.inspect.StrType) else "non-empty text"
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    has_minimum = any(
+        each.min_length for each in kinds if isinstance(each, msgspec.inspect.StrType)
+    )
+    return "non-empty text" if has_minimum else "text"
 
 
 _OAUTH_HANDLERS: Final = (

@@ -280,7 +280,7 @@ ROWS: Final = [
     *refused(f"{_OAUTH}token.endpoint.url", OAUTH, "is not the URL", "ftp://h/x", "h", "data:,x"),
     *accepted(f"{_OAUTH}scope", OAUTH, "kafka"),
     *accepted(f"{_OAUTH}sub.claim.name", OAUTH, "azp"),
-    *refused(f"{_OAUTH}sub.claim.name", OAUTH, "expected text", ""),
+    *refused(f"{_OAUTH}sub.claim.name", OAUTH, "expected non-empty text", ""),
     *accepted(f"{_OAUTH}client.credentials.client.id", OAUTH, "id"),
     *accepted(f"{_OAUTH}client.credentials.client.secret", OAUTH, "secret"),
     *refused(f"{_OAUTH}client.credentials.client.secret", OAUTH, "needs credentials", ""),
