@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Protocol, Self
 
 from spark_kafka_sink.auth.java_properties import properties
@@ -200,6 +201,15 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
     return Provider(kind, paths=_absolute(_listed(given) or [], prefix + param))
 
 
+class _FilesOnce:
+    """Files that are each looked for and read only once; implements `Files`."""
+
+    def __init__(self, files: Files) -> None:
+        self.shipped = cache(files.shipped)
+        self.real_path = cache(files.real_path)
+        self.read = cache(files.read)
+
+
 class References:
     """Finds and resolves references, as far as options and process allow it."""
 
@@ -220,12 +230,21 @@ class References:
         found = (Reference.of(text[begin:end]) for begin, end in written_references(text))
         return [each for each in found if each.provider in self._providers]
 
+    def at_once(self) -> References:
+        """Return references that read each file only once.
+
+        So the values of several references to a file are of one version of the file, as in Java. Do
+        not keep the result, because it does not notice a file that is replaced.
+        """
+        return References(self._providers, self._limits, self._environ, _FilesOnce(self._files))
+
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its references (``${…}``) resolved.
 
-        Raise ConfigException, which does not show the value, if a reference is not allowed or has
-        no value.
+        Each file is read once. Raise ConfigException, which does not show the value, if a reference
+        is not allowed or has no value.
         """
+        once = self.at_once()
         parts, at = [], 0
         for begin, end in written_references(text):
             reference = Reference.of(text[begin:end])
@@ -233,7 +252,7 @@ class References:
             if provider is None:
                 continue
             try:
-                value = self._value(provider, reference)
+                value = once._value(provider, reference)  # noqa: SLF001 - of the same class
             except ConfigException as error:
                 raise ConfigException(f"{option} has {reference}: {error}") from None
             parts += [text[at:begin], value]

@@ -381,7 +381,7 @@ class OAuth:
     ) -> OAuthSettings:
         from spark_kafka_sink.network.http import is_encrypted, shown_url  # noqa: PLC0415
 
-        config, text = self._config, self._values.text
+        config, text = self._config, self._values.at_once().text
         secret = config.sasl_oauthbearer_client_credentials_client_secret
         client_id = text(_CLIENT_ID, config.sasl_oauthbearer_client_credentials_client_id)
         client_secret = text(_CLIENT_SECRET, secret)

@@ -196,7 +196,7 @@ def resolved_login(config: ProducerConfig) -> str:
     KafkaException if a reference has no value, or if the file has no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
-    values = OptionValues(config)
+    values = OptionValues(config).at_once()
     found: list[Any] = []
     for each in option_fields():
         given = getattr(config, each.name)
@@ -541,9 +541,10 @@ class Security:
                 f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
                 f"{Option('sasl.password')}"
             )
+        values = self._values.at_once()
         found = [
-            self._values.resolved("sasl.username", user),
-            self._values.resolved("sasl.password", password.value),
+            values.resolved("sasl.username", user),
+            values.resolved("sasl.password", password.value),
         ]
         self._check_not_empty(str(Option("sasl.username")), found[0], user)
         self._check_not_empty(str(Option("sasl.password")), found[1], password.value)

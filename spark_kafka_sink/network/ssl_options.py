@@ -114,6 +114,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
             f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
             "certificate of a trusted CA can pose as the server",
         )
+    values = values.at_once()
     written = config.ssl_cipher_suites
     listed = values.resolved("ssl.cipher.suites", written).split(",")
     suites = cipher_suites(

@@ -226,6 +226,7 @@ class _Connection:
         """Return ``user:password`` from the SASL options for the brokers."""
         config, values = self._config, self._values
         with name_options(_OF_BROKERS):
+            values = values.at_once()
             user = values.text("sasl.username", config.sasl_username)
             password = values.text("sasl.password", config.sasl_password)
             if config.sasl_jaas_config is not None:

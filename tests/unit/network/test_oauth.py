@@ -39,7 +39,7 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network import http, oauth
+from spark_kafka_sink.network import http, oauth, option_values
 from spark_kafka_sink.network.http import HttpException, HttpLimits
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
@@ -141,6 +141,20 @@ def test_an_unknown_option_of_jaas_has_no_effect_which_is_said(
     (warning,) = (each.message for each in caplog.records if each.levelno == logging.WARNING)
     assert "an option that OAuthBearerLoginModule does not have" in warning
     assert "hunter" not in warning
+
+
+def test_what_goes_to_the_endpoint_is_of_one_version_of_a_file(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def content(path: str) -> bytes:
+        reads.append(path)
+        return f"n={len(reads)}\n".encode()
+
+    monkeypatch.setattr(option_values, "content", content)
+    refusal(by_secret(server.url, "${file:/f:n}", sasl_oauthbearer_scope="${file:/f:n}"))
+    assert server.asked[0].form["scope"] == server.asked[0].credentials[1]
 
 
 def test_credentials_may_stand_in_jaas_and_the_options_win(server: TokenServer) -> None:
