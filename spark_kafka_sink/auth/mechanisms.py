@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from spark_kafka_sink.config import reference_hint
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import shown_value
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
@@ -62,7 +63,8 @@ def checked_mechanism(name: str) -> str:
     if right is not None:
         raise ConfigException(f"sasl.mechanism is {name!r}: write it {right}")
     raise ConfigException(
-        f"sasl.mechanism is {name!r}: expected one of {', '.join(MECHANISMS)}{reference_hint(name)}"
+        f"sasl.mechanism is {shown_value(name)}: expected one of {', '.join(MECHANISMS)}"
+        f"{reference_hint(name)}"
     )
 
 

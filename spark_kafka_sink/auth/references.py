@@ -31,6 +31,7 @@ from typing import Final, Protocol, Self
 from spark_kafka_sink.auth.java_properties import properties
 from spark_kafka_sink.config import written_references
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import shown_value
 
 CONFIG_PROVIDERS: Final = "config.providers"
 ENV: Final = "env"
@@ -183,7 +184,8 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
     kind = _KINDS.get(java_class.rpartition(".")[2])
     if kind is None:
         raise ConfigException(
-            f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
+            f"{prefix}class is {shown_value(java_class)}: expected one of Kafka's "
+            f"{', '.join(_KINDS)}"
         )
     param = f"param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
     unread = options.keys() - {"class", param}
@@ -324,7 +326,7 @@ def _listed(text: str | None) -> list[str] | None:
 def _absolute(paths: list[str], what: str) -> tuple[str, ...]:
     relative = next((path for path in paths if not path.startswith("/")), None)
     if relative is not None:
-        raise ConfigException(f"{what} has {relative!r}, which is not an absolute path")
+        raise ConfigException(f"{what} has {shown_value(relative)}, which is not an absolute path")
     return tuple(paths)
 
 

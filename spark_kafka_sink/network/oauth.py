@@ -53,7 +53,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     name_options,
 )
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import shown_value, unless_key, warn_once
 from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable
@@ -362,7 +362,7 @@ class OAuth:
         written = config.sasl_oauthbearer_jwt_retriever_class
         retriever = self._retriever(written)
         if retriever not in _RETRIEVERS:
-            return OAuthSettings(retriever, written, extensions=extensions)
+            return OAuthSettings(retriever, unless_key(written), extensions=extensions)
         given = config.sasl_oauthbearer_token_endpoint_url
         url = self._values.text(_URL, given)
         file = None if url is None else _FILE_URL.fullmatch(url)
@@ -480,7 +480,7 @@ class OAuth:
             return simple
         if _JAVA_CLASS.fullmatch(given) or "." not in given:
             raise ConfigException(
-                f"{Option(_RETRIEVER)} is {written!r}: expected one of Java's "
+                f"{Option(_RETRIEVER)} is {shown_value(written)}: expected one of Java's "
                 f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
                 "class can be used"
             )

@@ -39,7 +39,6 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -56,7 +55,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     SslAuthenticationException,
 )
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import may_be_key, shown_value, warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
@@ -110,7 +109,7 @@ class _Credentials:
     def description(self, mechanism: str) -> str:
         """Return a description of the credentials for error messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {printable(self.name)!r} by {mechanism}"
+        return f"of {kind} {shown_value(self.name)} by {mechanism}"
 
 
 class _TokenHint:
@@ -504,7 +503,7 @@ class Security:
             nonce=secrets.token_urlsafe(24),
             keys=_KEY_CACHE,
             is_token=given.is_token,
-            name=given.name,
+            name="***" if may_be_key(given.name) else given.name,
         )
 
     def _exchange_again(self) -> SaslExchange:
@@ -568,7 +567,7 @@ class Security:
         """
         if not given.is_token and self._user not in {"", given.user}:
             raise SaslAuthenticationException(
-                f"the user name {printable(given.name)!r} is not the one of the first login: "
+                f"the user name {shown_value(given.name)} is not the one of the first login: "
                 f"{OTHER_USER}"
             )
         self._user = given.user

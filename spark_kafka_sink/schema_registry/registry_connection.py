@@ -21,7 +21,7 @@ from spark_kafka_sink.auth.token_endpoint import (
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException, Option, name_options
-from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.logs import masked, shown_value, warn_once
 from spark_kafka_sink.network.http import (
     HttpException,
     HttpLimits,
@@ -202,7 +202,9 @@ class _Connection:
         given = self._text(name)
         if given is None or given.upper() in sources:
             return None if given is None else given.upper()
-        raise ConfigException(f"option {name} is {given!r}: expected {', '.join(sources)}")
+        raise ConfigException(
+            f"option {name} is {shown_value(given)}: expected {', '.join(sources)}"
+        )
 
     def _basic(self) -> str | None:
         """Return ``user:password`` if options basic.auth.* choose them, else None."""
