@@ -10,9 +10,10 @@ import pytest
 
 from spark_kafka_sink.config import option_fields, producer_config
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.logs import _warn, may_be_key, shown_value
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
+from spark_kafka_sink.plugins.loading import load
 
 BODY: Final = "MC4CAQAwBQYDK2VwBCIEIPASTED0KEY"
 KEYS: Final = {
