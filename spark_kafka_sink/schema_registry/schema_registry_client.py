@@ -116,7 +116,7 @@ class SchemaRegistryClient:
             return known
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
-        has_rules = bool(found.get("ruleSet"))
+        has_rules = _has_rules(found)
         schema_id, guid = _id(found, what), _guid(found, what)
         return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
@@ -413,20 +413,29 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
     subject, version = found.get("subject", ""), found.get("version", 0)
     if not all(isinstance(each, str) for each in (text, kind, subject)):
         raise _no_answer(what, "has no schema")
-    references = tuple(_reference(each, what) for each in found.get("references") or ())
+    references = found.get("references") or []
+    if not isinstance(references, list):
+        raise _no_answer(what, "has invalid references")
     return RegisteredSchema(
-        Schema(str(text), str(kind), references),
+        Schema(str(text), str(kind), tuple(_reference(each, what) for each in references)),
         _id(found, what) if schema_id is None else schema_id,
         subject,
         version if isinstance(version, int) else 0,
-        has_rules=bool(found.get("ruleSet")),
+        has_rules=_has_rules(found),
         guid=_guid(found, what),
     )
+
+
+def _has_rules(found: Mapping[str, Any]) -> bool:
+    """Return whether a schema has rules. Empty lists are none; anything unknown may be a rule."""
+    rules = found.get("ruleSet")
+    return any(rules.values()) if isinstance(rules, dict) else bool(rules)
 
 
 def _reference(found: object, what: str) -> SchemaReference:
     parts = found if isinstance(found, dict) else {}
     name, subject, version = (parts.get(each) for each in ("name", "subject", "version"))
-    if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+    is_version = isinstance(version, int) and not isinstance(version, bool)
+    if not isinstance(name, str) or not isinstance(subject, str) or not is_version:
         raise _no_answer(what, "has an invalid reference")
     return SchemaReference(name, subject, version)

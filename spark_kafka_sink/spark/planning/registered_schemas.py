@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _ID: Final = "use.schema.id"
 
 
+class RulesException(DataException):
+    """A schema has rules. No row may be written without them, also not with an older schema."""
+
+
 class SchemaFormat(Protocol):
     """One column, and the format in which it is written.
 
@@ -123,8 +127,8 @@ def choose_schema(
 ) -> ChosenSchema:
     """Ask the registry which schema a column is written with. Register nothing.
 
-    Raise ConfigException and DataException if there is no schema that can be used. Raise
-    RestClientException if a call to the registry fails.
+    Raise ConfigException and DataException if there is no schema that can be used; RulesException
+    if it has rules. Raise RestClientException if a call to the registry fails.
     """
     given = schema_format.given()
     if settings.schema_id is not None:
@@ -159,8 +163,8 @@ def registered(
 ) -> ChosenSchema:
     """Register a chosen schema, and return it with its id.
 
-    Raise RestClientException if the call fails, and DataException if the registry adds rules to the
-    schema.
+    Raise RestClientException if the call fails, and RulesException if the registry adds rules to
+    the schema.
     """
     schema = Schema(chosen.text, schema_type, chosen.references)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
@@ -219,7 +223,7 @@ def _referenced(
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:
-    """Raise DataException if a schema has rules, which may say that values must be encrypted.
+    """Raise RulesException if a schema has rules, which may say that values must be encrypted.
 
     what: the schema, for error messages.
     """
@@ -228,4 +232,4 @@ def _check_rules(found: RegisteredSchema, what: str) -> None:
             f"{what} has a ruleSet, which is not supported: rows would be written without its "
             "rules, such as encryption; use a version without rules"
         )
-        raise DataException(message)
+        raise RulesException(message)

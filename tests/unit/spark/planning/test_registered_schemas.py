@@ -678,6 +678,42 @@ def test_a_new_version_that_does_not_fit_ends_no_stream(
         asked(server, more=ttl)
 
 
+def test_a_new_version_with_rules_ends_a_stream(server: RegistryServer, clock: Now) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    batch(server, more=ttl)
+    server.add("t-value", DERIVED, ruleSet={"domainRules": [{"kind": "TRANSFORM"}]})
+    for _ in range(2):
+        clock.now += 60
+        with pytest.raises(DataException, match="the latest version of subject 't-value' has a ru"):
+            batch(server, more=ttl)
+    # Empty lists are no rules.
+    new = server.add("t-value", HAND_MADE, ruleSet={"domainRules": [], "migrationRules": []})
+    assert batch(server, more=ttl) == encoding(HAND_MADE, new)
+
+
+@pytest.mark.parametrize(
+    "refusal", [error(403, 40301, "denied"), error(422, 42205, "read-only"), error(409, 409, "no")]
+)
+def test_a_stream_goes_on_if_a_lost_subject_cannot_be_registered_again(
+    refusal: Reply, server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    first = batch(server, more=ttl)
+    server.subjects.clear()
+    server.asked()
+    clock.now += 60
+    server.fault = lambda call: refusal if call.method == "POST" else None
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=ttl) == first
+        assert server.asked()[:2] == [LATEST, REGISTER]
+        # It asks again only after the time has passed once more.
+        assert batch(server, more=ttl) == first
+        assert server.asked() == []
+    assert "column value is still written with the schema that has id 1" in caplog.text
+    with pytest.raises(RestClientException, match="cannot register a schema in subject 't-value'"):
+        asked(server, more=ttl)
+
+
 def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
     batch(server)
     wider = T.StructType(list(ORDER.fields)).add("source", T.StringType())
