@@ -714,6 +714,44 @@ def test_a_stream_goes_on_if_a_lost_subject_cannot_be_registered_again(
         asked(server, more=ttl)
 
 
+def test_a_stream_that_is_started_again_keeps_its_schema(
+    server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": server.url,
+        "latest.cache.ttl.sec": "60",
+        "checkpointLocation": "/checkpoints/c",
+    }
+
+    def started() -> None:
+        """Start a stream as after register: its check, and then a micro-batch."""
+        datasource.check_stream_write(rows(), {**given, "pykafka.write.id": uuid.uuid4().hex})
+        KafkaDataSource(given).streamWriter(rows(), overwrite=False)
+
+    server.add("t-value", DERIVED)
+    started()
+    clock.now += 59
+    # A newer version moves neither the new stream nor the one that runs.
+    server.add("t-value", HAND_MADE)
+    started()
+    assert server.asked() == [LATEST]
+    server.fault = lambda call: Reply(503, {}, {"Retry-After": "0"})
+    started()
+    assert server.asked() == []
+    clock.now += 1
+    started()
+    assert set(server.asked()) == {LATEST}
+    assert batch(server, latest_cache_ttl_sec="60") == encoding(DERIVED, 1)
+    # Without a schema from before, a stream does not start.
+    given["topic"] = "u"
+    with pytest.raises(RestClientException, match="after 4 attempts"):
+        started()
+
+
 def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
     batch(server)
     wider = T.StructType(list(ORDER.fields)).add("source", T.StringType())
