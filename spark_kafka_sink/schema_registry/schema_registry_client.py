@@ -163,29 +163,32 @@ class SchemaRegistryClient:
         what = f"get the schema with id {schema_id}"
         return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
 
-    def referenced(self, schema: Schema) -> list[Schema]:
+    def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema needs: those that it references, and so on.
 
-        Each schema comes after the schemas that it references itself. Raise DataException if the
-        registry lacks one of them, or if there are more than a hundred.
+        Each schema comes after the schemas that it references itself. If several references have
+        the same name, only the first one counts, as in Confluent's clients for Java. Raise
+        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
-        self._add_referenced(schema, found, set())
-        return list(found.values())
+        self._add_referenced(schema, found, set(), set())
+        return found
 
     def _add_referenced(
         self,
         schema: Schema,
         found: dict[SchemaReference, Schema],
-        asked: set[tuple[str, int]],
+        names: set[str],
+        places: set[tuple[str, int]],
     ) -> None:
         for reference in schema.references:
             place = (reference.subject, reference.version)
-            if place in asked:
+            if reference.name in names or place in places:
                 continue
-            asked.add(place)
-            where = f"version {reference.version} of subject {reference.subject!r}"
-            if len(asked) > _MOST_REFERENCED:
+            names.add(reference.name)
+            places.add(place)
+            where = str(reference)
+            if len(names) > _MOST_REFERENCED:
                 message = (
                     f"the schema references more than {_MOST_REFERENCED} schemas, with {where}"
                 )
@@ -197,7 +200,7 @@ class SchemaRegistryClient:
                     f"{where}: register it"
                 )
                 raise DataException(message)
-            self._add_referenced(there.schema, found, asked)
+            self._add_referenced(there.schema, found, names, places)
             found[reference] = there.schema
 
     # -- requests ---------------------------------------------------------------------------------

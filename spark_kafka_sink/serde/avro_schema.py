@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
@@ -144,7 +144,14 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 # -- parsing --------------------------------------------------------------------------------------
 
 
-def parse_schema(text: str, referenced: Sequence[str] = ()) -> AvroType:
+class ReferencedSchema(NamedTuple):
+    """A schema that defines names for another one. where: where it is, for error messages."""
+
+    text: str
+    where: str
+
+
+def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
 
     referenced: schemas that define names which the schema uses, each after those that it uses
@@ -152,8 +159,8 @@ def parse_schema(text: str, referenced: Sequence[str] = ()) -> AvroType:
     """
     parser = _Parser()
     for each in referenced:
-        _parsed(parser, each)
-    return _parsed(parser, text)
+        _parsed(parser, each.text, each.where)
+    return _parsed(parser, text, _ROOT)
 
 
 def schema_name(text: str) -> str | None:
@@ -167,9 +174,9 @@ def schema_name(text: str) -> str | None:
     return None
 
 
-def _parsed(parser: _Parser, text: str) -> AvroType:
+def _parsed(parser: _Parser, text: str, place: str) -> AvroType:
     try:
-        return parser.parse(_loaded(text), "", _ROOT)
+        return parser.parse(_loaded(text), "", place)
     except RecursionError:
         raise DataException("the Avro schema is nested too deeply") from None
 

@@ -18,7 +18,12 @@ from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema, schema_name
+from spark_kafka_sink.serde.avro_schema import (
+    ReferencedSchema,
+    derive_schema,
+    parse_schema,
+    schema_name,
+)
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -217,7 +222,7 @@ class _AvroFormat:
         return full_record_name(self._name, self._options) if is_named else None
 
     def encoding(
-        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+        self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""
         with self._named_errors():

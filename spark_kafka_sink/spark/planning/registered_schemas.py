@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema, SchemaReference
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.spark.formats import ColumnEncoding
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class SchemaFormat(Protocol):
         """
 
     def encoding(
-        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+        self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks.
 
@@ -82,7 +83,7 @@ class ChosenSchema:
 
     text: str
     schema_id: int | None
-    referenced: tuple[str, ...] = ()
+    referenced: tuple[ReferencedSchema, ...] = ()
     subject: str = ""
     references: tuple[SchemaReference, ...] = ()
     guid: str = ""
@@ -210,16 +211,21 @@ def _accepted(
         raise DataException(message)
     _check_rules(found, what)
     referenced = _referenced(client, found.schema, schema_format)
+    try:
+        schema_format.encoding(found.schema.text, referenced, found.schema_id)
+    except ConfigException as error:
+        raise ConfigException(f"{what} is not valid: {error.message}") from None
     return ChosenSchema(found.schema.text, found.schema_id, referenced, guid=found.guid)
 
 
 def _referenced(
     client: SchemaRegistryClient, schema: Schema, schema_format: SchemaFormat
-) -> tuple[str, ...]:
+) -> tuple[ReferencedSchema, ...]:
     """Return the schemas that a schema references, as in `SchemaFormat.encoding`."""
     if not schema_format.needs_referenced:
         return ()
-    return tuple(each.text for each in client.referenced(schema))
+    found = client.referenced(schema)
+    return tuple(ReferencedSchema(each.text, str(where)) for where, each in found.items())
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:

@@ -192,8 +192,19 @@ def test_referenced_schemas_come_before_those_that_use_them(
     server.add("t", '"t"', references=uses("Name", "names") + uses("Id", "ids"))
     latest = client.latest("t")
     assert latest is not None
-    assert [each.text for each in client.referenced(latest.schema)] == ['"id"', '"name"']
+    found = client.referenced(latest.schema)
+    assert [each.text for each in found.values()] == ['"id"', '"name"']
     assert len(server.asked()) == 3
+    # Of two references with one name, the first one counts, also where the second one is direct.
+    server.add("ids", '"new id"')
+    newer = {**uses("Id", "ids")[0], "version": 2}
+    for references, expected in (
+        ([*uses("Name", "names"), newer], ['"id"', '"name"']),
+        ([newer, *uses("Name", "names")], ['"new id"', '"name"']),
+    ):
+        server.add("t", '"t"', references=references)
+        found = client.referenced(client.latest("t").schema)  # type: ignore[union-attr]
+        assert [each.text for each in found.values()] == expected
     server.add("lost", '"t"', references=uses("Gone", "nowhere"))
     with pytest.raises(DataException, match="references Gone, but the schema registry has no vers"):
         client.referenced(client.version("lost", 1).schema)  # type: ignore[union-attr]
@@ -201,7 +212,7 @@ def test_referenced_schemas_come_before_those_that_use_them(
     server.add("round", '"t"', references=uses("Round", "round"))
     assert len(client.referenced(client.version("round", 1).schema)) == 1  # type: ignore[union-attr]
     for number in range(102):
-        server.add(f"s{number}", '"s"', references=uses("S", f"s{number + 1}"))
+        server.add(f"s{number}", '"s"', references=uses(f"S{number}", f"s{number + 1}"))
     with pytest.raises(DataException, match="references more than 100 schemas"):
         client.referenced(client.version("s0", 1).schema)  # type: ignore[union-attr]
 

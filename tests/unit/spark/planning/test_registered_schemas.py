@@ -321,7 +321,8 @@ USES_ID = json.dumps(
     {"type": "record", "name": "com.R", "fields": [{"name": "id", "type": "com.Id"}]}
 )
 INLINE = USES_ID.replace('"com.Id"', json.dumps(ID))
-REFERENCES = json.dumps([{"name": "com.Id", "subject": "ids", "version": 1}])
+OF_ID = {"name": "com.Id", "subject": "ids", "version": 1}
+REFERENCES = json.dumps([OF_ID])
 
 
 def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
@@ -351,6 +352,46 @@ def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
     assert server.asked() == [version, KEY_REGISTER, "POST /subjects/com.R/versions"]
 
 
+def test_one_schema_for_each_name_of_a_reference_is_used(server: RegistryServer) -> None:
+    kind = (
+        T.StructType()
+        .add("customer", T.StructType().add("id", ID_TYPE, nullable=False), nullable=False)
+        .add("id", ID_TYPE, nullable=False)
+    )
+    fields = [{"name": "customer", "type": "com.Customer"}, {"name": "id", "type": "com.Id"}]
+    order = {"type": "record", "name": "com.Order", "fields": fields}
+    for subject in ("ids", "same-ids"):
+        server.add(subject, ID)
+    server.add("customers", USES_ID.replace("com.R", "com.Customer"), references=[OF_ID])
+    of_customer = {"name": "com.Customer", "subject": "customers", "version": 1}
+    server.add("t-value", order, references=[of_customer, {**OF_ID, "subject": "same-ids"}])
+    (found,) = asked(server, rows(kind)).encodings
+    assert not isinstance(found.plan, JsonPlan)
+    data = pa.array([{"customer": {"id": {"n": 1}}, "id": {"n": -2}}])
+    column = data.cast(
+        pa.struct(
+            [
+                ("customer", pa.struct([("id", pa.struct([("n", pa.int32())]))])),
+                ("id", pa.struct([("n", pa.int32())])),
+            ]
+        )
+    )
+    written = encode_avro(found.plan, column, found.prefix).array.to_pylist()
+    assert list(map(avro_reader(server, "t"), written)) == data.to_pylist()
+    # Two names may stand for one version, but two versions may not define one record.
+    also_id = {**OF_ID, "name": "Id"}
+    server.add("t-value", order, references=[of_customer, also_id])
+    assert asked(server, rows(kind)).encodings[0].plan == found.plan
+    also_id["subject"] = "same-ids"
+    server.add("t-value", order, references=[of_customer, also_id])
+    with pytest.raises(ConfigException) as refused:
+        asked(server, rows(kind))
+    assert str(refused.value) == (
+        "the latest version of subject 't-value' is not valid: Avro schema: version 1 of subject "
+        "'same-ids': found a second definition of com.Id, expected each name once"
+    )
+
+
 def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistryServer) -> None:
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     kind = T.StructType().add("id", ID_TYPE)
@@ -369,12 +410,18 @@ def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistrySe
     assert list(server.subjects) == ["ids"]
 
 
-def test_a_stream_with_other_references_asks_again(server: RegistryServer) -> None:
+def test_a_stream_with_other_references_asks_again(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path)
     server.add("ids", ID)
     server.add("ids", {**ID, "fields": [{"name": "n", "type": "long"}]})
     kind = T.StructType().add("id", ID_TYPE, nullable=False)
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     first = batch(server, rows(kind), given)
+    assert batch(server, rows(kind), given) == first
+    # As in a new process.
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
     assert batch(server, rows(kind), given) == first
     assert server.asked() == ["GET /subjects/ids/versions/1", REGISTER]
     given["valueReferences"] = REFERENCES.replace("1", "2")
@@ -511,7 +558,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "another type": ({"schema": "{}", "schemaType": "JSON"}, {}, DataException, "the latest version of subject 't-value' is of type JSON: expected AVRO"),
     "misfit": ({"schema": '"long"'}, {}, DataException, "column value is of type struct, and the Avro schema expects long there"),
     "field without a column": ({"schema": HAND_MADE.replace(', "default": "spark"', "")}, {}, DataException, "the data has no column value.source"),
-    "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "Avro schema: the schema: found 'recor'"),
+    "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "the latest version of subject 't-value' is not valid: Avro schema: the schema: found 'recor'"),
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
     "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
@@ -798,7 +845,9 @@ def test_other_processes_of_the_driver_know_it(
     # Other credentials may see other schemas.
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
-    for damaged in ("", "[]", '["x"]', "\x00"):
+    references = [[5], ["x"], ["abc"]]
+    wrong = [json.dumps([DERIVED, 1, "", each, 1e9, ""]) for each in references]
+    for damaged in ("", "[]", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
         for each in tmp_path.iterdir():
             each.write_text(damaged)
