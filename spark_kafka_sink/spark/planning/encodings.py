@@ -33,6 +33,7 @@ from spark_kafka_sink.spark.formats import (
     FormatOptions,
     chosen_formats,
     json_type,
+    refuse_converted,
 )
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.given_schemas import (
@@ -126,6 +127,7 @@ def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) 
 def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
     """Raise ConfigException for options that have no effect, or that contradict each other."""
     given, registry = options.formats, options.registry
+    refuse_converted(chosen, schema)
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"

@@ -22,7 +22,7 @@ from spark_kafka_sink.serde.arrow_types import column_type as column_type_of_arr
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
-from spark_kafka_sink.spark.formats import as_metadata, format_options
+from spark_kafka_sink.spark.formats import as_converted, as_metadata, format_options
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.spark_types import column_type
@@ -102,6 +102,25 @@ def test_to_kafka_marks_a_column_so_that_no_option_is_needed() -> None:
     for options in ({}, {"valueFormat": "avro"}):
         with pytest.raises(ConfigException, match="to_kafka has made the column value for the for"):
             checked(later, **options)
+
+
+def test_a_text_that_to_kafka_has_made_is_not_avro() -> None:
+    mark = as_converted("bigint")
+    schema = T.StructType().add("key", T.StringType(), metadata=mark).add("value", ORDER)
+    with pytest.raises(ConfigException) as refused:
+        checked(schema, keyFormat="avro", valueFormat="avro")
+    assert str(refused.value) == (
+        "to_kafka has converted the column key from bigint to a string, and option keyFormat is "
+        'avro: call to_kafka with key_format="avro", or cast the column to string before, if it '
+        "is to be a string in Avro"
+    )
+    checked(schema, valueFormat="avro")
+    row = T.StructType().add("value", T.StringType(), metadata=mark)
+    with pytest.raises(ConfigException, match='call to_kafka with value="avro"'):
+        checked(row, valueFormat="avro")
+    # JSON needs no other text.
+    given = {"valueSchema": "{}", "schema.registry.url": "http://r"}
+    checked(row, valueFormat="json_sr", **given)
 
 
 def test_strings_may_be_avro_and_without_a_format_stay_as_they_are() -> None:
