@@ -438,7 +438,7 @@ def _has_rules(found: Mapping[str, Any]) -> bool:
 def _reference(found: object, what: str) -> SchemaReference:
     parts = found if isinstance(found, dict) else {}
     name, subject, version = (parts.get(each) for each in ("name", "subject", "version"))
-    is_version = isinstance(version, int) and not isinstance(version, bool)
-    if not isinstance(name, str) or not isinstance(subject, str) or not is_version:
+    has_names = isinstance(name, str) and isinstance(subject, str)
+    if not has_names or not isinstance(version, int) or isinstance(version, bool):
         raise _no_answer(what, "has an invalid reference")
-    return SchemaReference(name, subject, version)
+    return SchemaReference(str(name), str(subject), version)

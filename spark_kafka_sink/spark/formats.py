@@ -6,8 +6,8 @@ names. They are written as in the API of schema registries.
 `to_kafka` marks a value that is to have a format in the metadata of the column, so that the option
 valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does.
 
-A column that `to_kafka` has converted to text is marked, too, because Avro would write this text and
-not the values that the column had.
+A column that `to_kafka` has converted to text is marked, too, because Avro would write this text
+and not the values that the column had.
 
 For JSON, the mark has the type of the rows, too, from which their schema is derived. A union of two
 DataFrames has only the mark of the first one. So each row has the number of its type beside its

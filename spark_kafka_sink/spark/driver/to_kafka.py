@@ -59,8 +59,8 @@ def to_kafka(
     number, by which the write finds rows that a union has added from elsewhere. With the key_format
     "avro", the key keeps its type, and the sink writes it as Avro, as with the option keyFormat.
     Other keys and values of type struct, array or map are converted to JSON, and all types other
-    than string and binary are cast to string. headers, timestamp, topic and partition must have the types that the
-    sink requires.
+    than string and binary are cast to string. headers, timestamp, topic and partition must have the
+    types that the sink requires.
     Raise DataException for an unknown column, for an argument that is neither a name nor a Column,
     and for another key_format.
 

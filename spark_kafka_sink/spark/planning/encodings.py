@@ -24,6 +24,7 @@ from spark_kafka_sink.serde.avro_schema import (
     parse_schema,
     schema_name,
 )
+from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -37,6 +38,7 @@ from spark_kafka_sink.spark.formats import (
 )
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.given_schemas import (
+    check_record_name,
     full_record_name,
     given_schema,
     invalid_schema,
@@ -211,6 +213,8 @@ class _AvroFormat:
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
+        if self._kind.kind is Kind.STRUCT:
+            check_record_name(self._name, self._options)
         name = record_name(self._name, self._options)
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 

@@ -83,17 +83,24 @@ def _stored(asked: str) -> KeptSchema | None:
     path = _path(asked)
     try:
         return None if path is None else _of_parts(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
 def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
     match parts:
         case [str(text), int(schema_id), str(guid), [*referenced], float(at), str(write_id)]:
-            schemas = tuple(ReferencedSchema(str(each), str(where)) for each, where in referenced)
+            schemas = tuple(map(_referenced_schema, referenced))
             chosen = ChosenSchema(text, schema_id, schemas, guid=guid)
             return KeptSchema(chosen, at, write_id)
     return None
+
+
+def _referenced_schema(parts: object) -> ReferencedSchema:
+    match parts:
+        case [str(text), str(where)]:
+            return ReferencedSchema(text, where)
+    raise ValueError(parts)
 
 
 def _path(asked: str) -> Path | None:

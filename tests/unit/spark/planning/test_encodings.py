@@ -145,6 +145,7 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "elsewhere": (rows(), {"valueFormat": "avro", "valueSchema": "s3://a/b"}, ConfigException, "which is not on the driver"),
     "misfit": (rows(T.StructType().add("id", T.DoubleType()).add("name", T.StringType())), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA)}, DataException, "column value.id is of type double, and the Avro schema expects long there; it fits double"),
     "record name": (rows(), {"valueFormat": "avro", "recordName": "a.b"}, ConfigException, "option recordName is 'a.b': expected a name of letters"),
+    "primitive name": (rows(), {"valueFormat": "avro", "recordName": "string"}, ConfigException, "option recordName is 'string', which is a primitive type in Avro: expected another name, or set recordNamespace"),
     "namespace": (rows(), {"valueFormat": "avro", "recordNamespace": "a..b"}, ConfigException, "option recordNamespace is 'a..b'"),
     "name without effect": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "recordName": "R"}, ConfigException, "option recordName has no effect"),
     "variant": (rows(T.StructType().add("v", T.VariantType())), {"valueFormat": "avro"}, DataException, "column value.v is of type variant, for which there is no Avro schema"),

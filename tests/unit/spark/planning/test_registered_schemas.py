@@ -845,7 +845,7 @@ def test_other_processes_of_the_driver_know_it(
     # Other credentials may see other schemas.
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
-    references = [[5], ["x"], ["abc"]]
+    references: list[list[object]] = [[5], ["x"], ["ab"], [[5, "x"]]]
     wrong = [json.dumps([DERIVED, 1, "", each, 1e9, ""]) for each in references]
     for damaged in ("", "[]", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
