@@ -158,9 +158,12 @@ def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> Avro
     itself.
     """
     parser = _Parser()
-    for each in referenced:
-        _parsed(parser, each.text, each.where)
-    return _parsed(parser, text, _ROOT)
+    try:
+        for each in referenced:
+            parser.parse(_loaded(each.text), "", each.where)
+        return parser.parse(_loaded(text), "", _ROOT)
+    except RecursionError:
+        raise DataException("the Avro schema is nested too deeply") from None
 
 
 def schema_name(text: str) -> str | None:
@@ -172,13 +175,6 @@ def schema_name(text: str) -> str | None:
     if isinstance(found, dict) and found.get("type") in _NAMED:
         return _full_name(found, "", _ROOT)
     return None
-
-
-def _parsed(parser: _Parser, text: str, place: str) -> AvroType:
-    try:
-        return parser.parse(_loaded(text), "", place)
-    except RecursionError:
-        raise DataException("the Avro schema is nested too deeply") from None
 
 
 def _loaded(text: str) -> object:
