@@ -263,7 +263,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An argument of `to_kafka`",
-            "The argument is not a column, or the data has no such column, or it is another `key_format`.",
+            "The argument is no column, the data has no such column, or `key_format` is unknown.",
             "Pass the name of a column of the data, or a `Column`, or do what the message says.",
             places=(
                 "spark/driver/to_kafka.py:_checked_column",
