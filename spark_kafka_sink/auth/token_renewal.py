@@ -2,9 +2,13 @@
 
 ::
 
-    NOTHING ──fetched──> SERVING ──its window begins──> SERVING, and another is fetched
-       ^  failed: again after a pause  │  failed: again after a pause, the old one serves
-       └──────── expired ──────────────┘
+    NOTHING ──────── a token is fetched ───────> SERVING
+       ^                                            │
+       └──────── the token has expired ─────────────┘
+
+In NOTHING, clients wait, and a fetch that fails is repeated after a pause. In SERVING, clients get
+the token. When the refresh window of the token begins, the next token is fetched, and replaces it.
+If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
 
 A failure that a retry will probably not overcome is raised to clients that wait for a token. The
 fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.

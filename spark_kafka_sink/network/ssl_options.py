@@ -75,8 +75,9 @@ def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSui
     old = [_known(name, written) for name in names if name not in TLS_1_3_SUITES]
     if new and {*new} != {*TLS_1_3_SUITES}:
         raise ConfigException(
-            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot choose among the suites of "
-            f"TLS 1.3: list {', '.join(TLS_1_3_SUITES)}, or none of them, to use TLS 1.2"
+            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot enable only some of the "
+            f"suites of TLS 1.3: list all of them ({', '.join(TLS_1_3_SUITES)}), or list none of "
+            "them and use TLS 1.2"
         )
     versions = [("TLSv1.2", bool(old) or not names), ("TLSv1.3", bool(new) or not names)]
     return CipherSuites(

@@ -74,7 +74,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
 
 
 def name_of(plugin: object) -> str:
-    """Return the name of a user's function, or else the name of its object's class."""
+    """Return the name of a user's function; for an object of a user's class, that of the class."""
     return str(getattr(plugin, "__qualname__", type(plugin).__qualname__))
 
 

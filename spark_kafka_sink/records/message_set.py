@@ -238,8 +238,8 @@ def _columns(messages: list[_Message], part_bytes: int) -> DecodedRecords:
 
 
 def _binary(values: list[memoryview | None], part_bytes: int) -> pa.Array:
-    if len(values) == 1 and values[0] is not None:
-        (value,) = values
+    value = values[0]
+    if len(values) == 1 and value is not None:
         edges = np.array([0, len(value)], np.int32)
         data = value if len(value) > 2 * part_bytes else bytes(value)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]

@@ -119,7 +119,7 @@ class SchemaRegistryClient:
             return known
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
-        has_rules = bool(found.get("ruleSet"))
+        has_rules = _has_rules(found)
         schema_id, guid = _id(found, what), _guid(found, what)
         return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
@@ -166,29 +166,32 @@ class SchemaRegistryClient:
         what = f"get the schema with id {schema_id}"
         return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
 
-    def referenced(self, schema: Schema) -> list[Schema]:
+    def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema needs: those that it references, and so on.
 
-        Each schema comes after the schemas that it references itself. Raise DataException if the
-        registry lacks one of them, or if there are more than a hundred.
+        Each schema comes after the schemas that it references itself. If several references have
+        the same name, only the first one counts, as in Confluent's clients for Java. Raise
+        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
-        self._add_referenced(schema, found, set())
-        return list(found.values())
+        self._add_referenced(schema, found, set(), set())
+        return found
 
     def _add_referenced(
         self,
         schema: Schema,
         found: dict[SchemaReference, Schema],
-        asked: set[tuple[str, int]],
+        names: set[str],
+        places: set[tuple[str, int]],
     ) -> None:
         for reference in schema.references:
             place = (reference.subject, reference.version)
-            if place in asked:
+            if reference.name in names or place in places:
                 continue
-            asked.add(place)
-            where = f"version {reference.version} of subject {reference.subject!r}"
-            if len(asked) > _MOST_REFERENCED:
+            names.add(reference.name)
+            places.add(place)
+            where = str(reference)
+            if len(names) > _MOST_REFERENCED:
                 message = (
                     f"the schema references more than {_MOST_REFERENCED} schemas, with {where}"
                 )
@@ -200,7 +203,7 @@ class SchemaRegistryClient:
                     f"{where}: register it"
                 )
                 raise DataException(message)
-            self._add_referenced(there.schema, found, asked)
+            self._add_referenced(there.schema, found, names, places)
             found[reference] = there.schema
 
     # -- requests ---------------------------------------------------------------------------------
@@ -415,20 +418,29 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
     subject, version = found.get("subject", ""), found.get("version", 0)
     if not all(isinstance(each, str) for each in (text, kind, subject)):
         raise _no_answer(what, "has no schema")
-    references = tuple(_reference(each, what) for each in found.get("references") or ())
+    references = found.get("references") or []
+    if not isinstance(references, list):
+        raise _no_answer(what, "has invalid references")
     return RegisteredSchema(
-        Schema(str(text), str(kind), references),
+        Schema(str(text), str(kind), tuple(_reference(each, what) for each in references)),
         _id(found, what) if schema_id is None else schema_id,
         subject,
         version if isinstance(version, int) else 0,
-        has_rules=bool(found.get("ruleSet")),
+        has_rules=_has_rules(found),
         guid=_guid(found, what),
     )
+
+
+def _has_rules(found: Mapping[str, Any]) -> bool:
+    """Return whether a schema has rules. Empty lists are none; anything unknown may be a rule."""
+    rules = found.get("ruleSet")
+    return any(rules.values()) if isinstance(rules, dict) else bool(rules)
 
 
 def _reference(found: object, what: str) -> SchemaReference:
     parts = found if isinstance(found, dict) else {}
     name, subject, version = (parts.get(each) for each in ("name", "subject", "version"))
-    if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+    has_names = isinstance(name, str) and isinstance(subject, str)
+    if not has_names or not isinstance(version, int) or isinstance(version, bool):
         raise _no_answer(what, "has an invalid reference")
-    return SchemaReference(name, subject, version)
+    return SchemaReference(str(name), str(subject), version)
