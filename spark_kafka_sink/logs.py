@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -51,13 +51,22 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
         _warn(logger, _Warning(message, subject or message))
 
 
-def warn_once_now(logger: logging.Logger, message: str, subject: str) -> None:
-    """Log a warning as `warn_once` does, also inside `warnings_disabled`.
+def warn_once_now(
+    logger: logging.Logger, message: str, subject: str, addresses: Iterable[str]
+) -> None:
+    """Log a warning about servers, unless this process has logged that subject for all of them.
 
-    Use it if the user has to know while a call is still waiting. If that call times out, no later
-    call logs the warning.
+    The number of warnings is limited. `warnings_disabled` has no effect: the user has to know while
+    a call is still waiting. If that call times out, no later call logs the warning.
     """
-    _warn(logger, _Warning(message, subject))
+    new = {(subject, each) for each in addresses} - _warned_of
+    if new and len(_warned_of) < _MOST_WARNED_OF:
+        _warned_of.update(new)
+        logger.warning("%s", message)
+
+
+_warned_of: Final[set[tuple[str, str]]] = set()
+_MOST_WARNED_OF: Final = 100
 
 
 @contextmanager

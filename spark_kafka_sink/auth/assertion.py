@@ -52,10 +52,8 @@ def assertion(
     template: the fields for its `header` and its `payload`. key: the result of `signing_key`.
     """
     begin = int(now)
-    fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {
-        **{name: value for name, value in fixed.items() if value is not None},
-        **template.get("payload", {}),
+        **lasting_claims(claims, template),
         "iat": begin,
         "exp": begin + claims.exp_s,
         "nbf": begin - claims.nbf_s,
@@ -64,6 +62,17 @@ def assertion(
     header = {**template.get("header", {}), "alg": algorithm, "typ": "JWT"}
     text = ".".join(_coded(json.dumps(part).encode()) for part in (header, payload))
     return f"{text}.{_coded(_signature(algorithm, key, text.encode()))}"
+
+
+def lasting_claims(
+    claims: AssertionClaims, template: Mapping[str, Mapping[str, object]]
+) -> dict[str, object]:
+    """Return the claims that all assertions have in common, from the options and the template."""
+    fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
+    return {
+        **{name: value for name, value in fixed.items() if value is not None},
+        **template.get("payload", {}),
+    }
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:

@@ -162,7 +162,8 @@ def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
     if now_ms >= token.expiry_timestamp_ms:
         return (
             f"the token expired at {_utc(token.expiry_timestamp_ms)} unless the driver renewed "
-            "it, which a Spark Connect server does only when it plans a write: raise "
+            "it; over Spark Connect, and without register(spark), no token is renewed while its "
+            "tasks run: in a classic session, call register(spark); otherwise raise "
             f"{_EXPIRY} of the brokers, or let tasks take less time"
         )
     return (

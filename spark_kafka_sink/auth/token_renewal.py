@@ -10,6 +10,9 @@ In NOTHING, clients wait, and a fetch that fails is repeated after a pause. In S
 the token. When the refresh window of the token begins, the next token is fetched, and replaces it.
 If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
 
+The next fetch is also due if a broker rejects the token. The token is still used until then: the
+cause may be that broker's clock or keys.
+
 A failure that a retry will probably not overcome is raised to clients that wait for a token. The
 fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
 """
@@ -106,11 +109,10 @@ class TokenRenewal:
             self.fetch_at = min(self.fetch_at, now)
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Record that a broker has rejected a token, and drop the token.
+        """Record that a broker has rejected a token, and fetch another one now.
 
-        A token that was just fetched is kept, because the next token would be rejected as well.
+        Until then the token is still used, because other brokers may accept it. No other token is
+        fetched for a token that was just fetched, because it would be rejected as well.
         """
-        if token is self._token and now >= self._fetched_at + _FRESH_S:
-            self._token, self._ends_at = None, 0.0
-            if self.failure is None:
-                self.fetch_at = now
+        if now >= self._fetched_at + _FRESH_S:
+            self.fetch_now(token, now)

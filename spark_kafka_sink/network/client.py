@@ -58,7 +58,7 @@ from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
-from spark_kafka_sink.network.nodes import NodeStates
+from spark_kafka_sink.network.nodes import NodeStates, address
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -242,7 +242,12 @@ class NetworkClient:
             message = f"{who} has answered for {silent_s:.0f} s, still trying"
             tried = self.last_errors()
             with safe_logging():
-                warn_once_now(logger, f"{message}: {tried}" if tried else message, "silence")
+                warn_once_now(
+                    logger,
+                    f"{message}: {tried}" if tried else message,
+                    "silence",
+                    self._nodes.addresses_in_trouble(now),
+                )
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -274,7 +279,8 @@ class NetworkClient:
                 may_differ = state.may_have_other_protocol(speaks_tls=speaks_tls)
                 if may_differ and not self._was_ever_answered:
                     with safe_logging():
-                        warn_once_now(logger, f"{state.node}: {why}", "protocol")
+                        where = address(state.node)
+                        warn_once_now(logger, f"{state.node}: {why}", "protocol", [where])
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:

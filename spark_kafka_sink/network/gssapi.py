@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
@@ -181,7 +180,7 @@ def _failure(
     words = options.for_message(_words(error))
     if code in _PASSING:
         return NetworkException(f"{what}: {words}")
-    file = None if options.keytab is None else Path(options.keytab).name
+    keytab = "" if options.keytab is None else options.keytab_origin
     advice = ""
     if code == _REALM_UNKNOWN:
         advice = "; is the name of the realm right, and is its KDC in krb5.conf or in DNS?"
@@ -196,16 +195,16 @@ def _failure(
         advice = (
             f"; compare {Option('sasl.kerberos.principal')} and its realm with those of the KDC"
         )
-    elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and file:
-        advice = f"; the keytab {file} has an old or a wrong key: write it again"
+    elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and keytab:
+        advice = f"; {keytab} has an old or a wrong key: write it again"
     elif code in _NO_CACHE:
         advice = (
-            f"; does the keytab {file} have a key of that principal and realm?"
-            if file
+            f"; does {keytab} have a key of that principal and realm?"
+            if keytab
             else "; run kinit as the same user of the operating system, or set "
             f"{Option('sasl.kerberos.keytab')}"
         )
-        words = "nothing was found" if file else words
+        words = "nothing was found" if keytab else words
     return SaslAuthenticationException(f"{what}: {words}{advice}")
 
 

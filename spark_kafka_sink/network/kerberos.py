@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from spark_kafka_sink.auth.gssapi import (
     GssapiExchange,
@@ -138,14 +137,12 @@ class Kerberos:
         if keytab:
             origin = f"the keytab {unless_key(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
-            written = self._in_jaas("keyTab")
-            name = (
-                "" if self._values.has_reference(written) else f"{Path(unless_key(written)).name} "
-            )
-            origin = f"the keytab {name}of {Option('sasl.jaas.config')}"
+            # Its name is not shown, because the text of this option is secret.
+            origin = f"the keytab keyTab of {Option('sasl.jaas.config')}"
         found = self._values.content(options.keytab, origin)
         check_keytab(found, origin)
-        return replace(options, keytab=self._values.path(options.keytab)), found
+        path = self._values.path(options.keytab)
+        return replace(options, keytab=path, keytab_origin=origin), found
 
     def _in_jaas(self, name: str) -> str:
         """Return a JAAS option with references (``${…}``) unresolved, empty if it is not set."""

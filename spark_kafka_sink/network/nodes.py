@@ -121,6 +121,11 @@ class NodeStates:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
+    def addresses_in_trouble(self, now: float) -> list[str]:
+        """Return the addresses of the nodes with errors, or of all nodes if none has an error."""
+        in_trouble = [address(state.node) for state in self if state.problem(now)]
+        return in_trouble or [address(state.node) for state in self]
+
     @property
     def has_answering(self) -> bool:
         """Whether any node, even a bootstrap address, is connected and has not failed since."""
@@ -218,6 +223,11 @@ class NodeStates:
                 return None
             chosen = least_loaded(bootstrap, now, random)
         return chosen
+
+
+def address(node: Node) -> str:
+    """Return the host and the port of a node."""
+    return f"{node.host}:{node.port}"
 
 
 def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:

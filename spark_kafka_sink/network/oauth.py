@@ -8,6 +8,7 @@ slow, so the thread of a `TokenSource` calls them.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import time
@@ -23,6 +24,7 @@ import msgspec
 from spark_kafka_sink.auth.assertion import (
     AssertionClaims,
     assertion,
+    lasting_claims,
     parse_template,
     signing_key,
 )
@@ -80,7 +82,8 @@ _RETRIEVERS: Final = (_DEFAULT, _CLIENT_CREDENTIALS, _FILE, _JWT_BEARER)
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
 # The path is absolute, or the name of a shipped file.
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
-_EXTENSION: Final = "extension_"
+EXTENSION: Final = "extension_"
+"""How the names of the extensions begin in JAAS."""
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _IN_JAAS_TEXT: Final = "sasl.jaas.config: ".__add__
 # The TLS options whose values messages show.
@@ -123,6 +126,12 @@ class OAuthSettings:
         """Whether the retriever is one of Java's four classes, not a Python callable."""
         return self.retriever in _RETRIEVERS
 
+    @property
+    def has_assertion(self) -> bool:
+        """Whether an assertion authenticates the client at the endpoint, not a secret."""
+        has_claim = self.assertion_file is not None or self.claims.iss is not None
+        return has_claim or self.retriever == _JWT_BEARER
+
 
 class OAuth:
     """The OAUTHBEARER tokens of one configuration.
@@ -143,7 +152,7 @@ class OAuth:
         """The option that determines where tokens come from."""
         self._shared: Callable[[], TokenSource] | None = None
         # The user at the token endpoint: see `_user`.
-        self._at_endpoint: tuple[str | None, ...] = ()
+        self._at_endpoint: tuple[object, ...] = ()
         if settings.path is not None:
             self.file_token()
             return
@@ -191,15 +200,22 @@ class OAuth:
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
 
-    def of_file(self) -> str:
-        """Return the token or the assertion in a file; empty without a file.
+    def user_of_file(self, claim: str) -> str:
+        """Return what identifies the user of the token, assertion or template in a file.
 
-        Raise the exceptions of `file_token`.
+        claim: the claim of a token that contains its user. Raise the exceptions of `file_token`.
         """
         settings = self._settings()
         if settings.path is not None:
-            return self.file_token().value
-        return "" if settings.assertion_file is None else self._assertion(settings)
+            return _user_or_digest(self.file_token().value, claim)
+        # The user of an assertion is always its claim `sub` (RFC 7523).
+        if settings.assertion_file is not None:
+            return _user_or_digest(self._assertion(settings), "sub")
+        if settings.template_file is None or not settings.has_assertion:
+            return ""
+        # The issuer is the user if no `sub` is set, as for service accounts.
+        claims = lasting_claims(settings.claims, self._template(settings))
+        return _digest([claims.get("iss"), claims.get("sub")])
 
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
@@ -232,7 +248,7 @@ class OAuth:
 
     # -- tokens from an endpoint -------------------------------------------------------------------
 
-    def _checked_endpoint(self, settings: OAuthSettings) -> tuple[str | None, ...]:
+    def _checked_endpoint(self, settings: OAuthSettings) -> tuple[object, ...]:
         """Return the user at the token endpoint: see `_user`.
 
         Raise ConfigException if the options of the endpoint are invalid.
@@ -262,8 +278,8 @@ class OAuth:
         if _user(settings, form) != self._at_endpoint:
             # The other clients that share the token would log in as another user.
             raise TokenException(
-                "the client id, or the user of the assertion, has changed since this client was "
-                f"created: {OTHER_USER}",
+                "the client id, the token endpoint, an extension, or the user of the assertion has "
+                f"changed since this client was created: {OTHER_USER}",
                 is_final=True,
             )
         limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
@@ -297,7 +313,7 @@ class OAuth:
 
         if settings.retriever == _JWT_BEARER:
             return by_jwt_bearer(self._assertion(settings), settings.scope), {}
-        if settings.assertion_file is not None or settings.claims.iss is not None:
+        if settings.has_assertion:
             proof = self._assertion(settings)
             return by_client_assertion(proof, settings.client_id, settings.scope), {}
         if not settings.client_id or not settings.client_secret:
@@ -333,19 +349,21 @@ class OAuth:
             settings.algorithm,
             origin,
         )
-        template: dict[str, Mapping[str, object]] = {}
-        if settings.template_file is not None:
-            name = f"{_ASSERTION}.template.file"
-            text = self._values.file(name, settings.template_file)
-            template = parse_template(text, f"the file of {Option(name)}")
         return assertion(
             settings.claims,
-            template,
+            self._template(settings),
             settings.algorithm,
             key,
             now=time.time(),
             jti=str(uuid.uuid4()),
         )
+
+    def _template(self, settings: OAuthSettings) -> dict[str, Mapping[str, object]]:
+        if settings.template_file is None:
+            return {}
+        name = f"{_ASSERTION}.template.file"
+        text = self._values.file(name, settings.template_file)
+        return parse_template(text, f"the file of {Option(name)}")
 
     # -- the options -------------------------------------------------------------------------------
 
@@ -511,18 +529,18 @@ class OAuth:
     def _extensions(self, jaas: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Return the extensions of OAUTHBEARER. As in Java, unknown options have no effect."""
         for name in jaas:
-            if not name.startswith((_EXTENSION, "ssl.")) and name not in _IN_JAAS:
+            if not name.startswith((EXTENSION, "ssl.")) and name not in _IN_JAAS:
                 # The name is not shown: it may be a part of a secret that is not in quotes.
                 warn_once(
                     logger,
                     f"{Option('sasl.jaas.config')} has an option that OAuthBearerLoginModule does "
                     f"not have, and that has no effect: expected {', '.join(_IN_JAAS)}, "
-                    f"{_EXTENSION}… or ssl.…",
+                    f"{EXTENSION}… or ssl.…",
                 )
         found = {
-            name.removeprefix(_EXTENSION): value
+            name.removeprefix(EXTENSION): value
             for name, value in jaas.items()
-            if name.startswith(_EXTENSION)
+            if name.startswith(EXTENSION)
         }
         text = self._config.sasl_jaas_config
         try:
@@ -533,7 +551,7 @@ class OAuth:
         # Raised outside the handler, because the caught exception shows a name.
         raise ConfigException(
             f"{Option('sasl.jaas.config')} ({text.value.strip()}) has an invalid option "
-            f"{_EXTENSION}…: expected a name of letters and not {_EXTENSION}auth, and a value of "
+            f"{EXTENSION}…: expected a name of letters and not {EXTENSION}auth, and a value of "
             "printable ASCII characters"
         )
 
@@ -543,42 +561,36 @@ def user_claim(config: ProducerConfig, values: OptionValues) -> str:
     return values.resolved(_USER_CLAIM, config.sasl_oauthbearer_sub_claim_name)
 
 
-def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the user of the token or the assertion in a file; empty without such a file.
-
-    Raise the exceptions of `OAuth` and of `OAuth.file_token`.
-    """
-    text, claim = _of_file(config, values)
-    return subject(text, claim)
-
-
 def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return what identifies the user of the token or the assertion in a file; empty without one.
+    """Return what identifies the user of the token, assertion or template in a file.
 
-    This is the user's claim, or a digest of a token that does not have it. Raise the exceptions of
-    `subject_of_file`.
-    """
-    text, claim = _of_file(config, values)
-    return text and (subject(text, claim) or hashlib.sha256(text.encode()).hexdigest())
-
-
-def _of_file(config: ProducerConfig, values: OptionValues) -> tuple[str, str]:
-    """Return the token or the assertion in a file, and its claim that contains the user.
-
-    The text is empty without such a file.
+    It is empty without such a file. Otherwise it is the user's claim, or a digest: of a token that
+    does not have the claim, or of the claims that a template sets. Raise the exceptions of `OAuth`
+    and of `OAuth.file_token`.
     """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
-    is_file = url is not None and _FILE_URL.fullmatch(url) is not None
-    # The user of an assertion is always its claim `sub` (RFC 7523).
-    claim = user_claim(config, values) if is_file else "sub"
-    if not is_file and config.sasl_oauthbearer_assertion_file is None:
-        return "", claim
-    return OAuth(config, values).of_file(), claim
+    files = (config.sasl_oauthbearer_assertion_file, config.sasl_oauthbearer_assertion_template_file)
+    if (url is None or _FILE_URL.fullmatch(url) is None) and files == (None, None):
+        return ""
+    return OAuth(config, values).user_of_file(user_claim(config, values))
 
 
-def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return what identifies the user in a token request: the names, not the secrets."""
-    return settings.client_id, settings.claims.iss, subject(assertion_in(form))
+def _user_or_digest(token: str, claim: str) -> str:
+    return subject(token, claim) or hashlib.sha256(token.encode()).hexdigest()
+
+
+def _digest(values: list[object]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what identifies the user in a token request: the names, not the secrets.
+
+    The endpoint and the extensions count: another tenant may have a client of the same name.
+    """
+    found = assertion_in(form)
+    names = settings.client_id, subject(found, "iss"), subject(found)
+    return *names, settings.url, settings.extensions
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:

@@ -197,6 +197,12 @@ class OptionValues:
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
+    def references_of_jaas(self, text: str) -> list[str] | None:
+        """Return the options of `sasl.jaas.config` with references; None if it is a reference."""
+        if self.is_reference(text):
+            return None
+        return [name for name, value in parse_jaas(text).options.items() if self.has_reference(value)]
+
     def has_reference_in_login(self, config: ProducerConfig) -> bool:
         """Return whether the user or the password for the brokers contains a reference."""
         if config.sasl_jaas_config is not None:

@@ -18,6 +18,7 @@ from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
+    KafkaException,
     Option,
     ProtocolError,
     SaslAuthenticationException,
@@ -28,6 +29,8 @@ from spark_kafka_sink.wire.messages import SaslHandshakeResponse
 
 # Brokers reject a second re-authentication of a session within a second.
 _RENEWAL_PAUSE_S: Final = 1.0
+# If there are no credentials, a KDC is not asked again at once: it may lock the account.
+_FAILURE_PAUSE_S: Final = 1.0
 # A slow broker may read a request some time after it was sent.
 _SLOWNESS_S: Final = 2.0
 # No mechanism needs nearly as many steps.
@@ -69,7 +72,7 @@ class SaslAuthenticator:
         self._steps = 0
         self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_at = float("inf")
-        self._logged_in_at = float("-inf")
+        self._logged_in_at = self._failed_at = float("-inf")
 
     @property
     def is_used(self) -> bool:
@@ -86,7 +89,11 @@ class SaslAuthenticator:
 
         Raise KafkaException if there will be no credentials.
         """
-        exchange = None if self._login is None else self._login.exchange()
+        try:
+            exchange = None if self._login is None else self._login.exchange()
+        except KafkaException:
+            self._failed_at = now
+            raise
         if exchange is None:
             return None
         self._exchange, self._steps, self._began_at = exchange, 0, now
@@ -183,10 +190,13 @@ class SaslAuthenticator:
         return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
 
     def may_renew(self, now: float) -> bool:
-        """Return whether re-authentication is due, and the last login ended long enough ago."""
+        """Return whether re-authentication is due, and the last one was long enough ago."""
         # The pause counts from the end of the last login, because a slow broker may have read its
         # first request late.
-        return now >= self._renew_at and now >= self._logged_in_at + _RENEWAL_PAUSE_S
+        if now < self._renew_at or now < self._logged_in_at + _RENEWAL_PAUSE_S:
+            return False
+        # After the session's end, the broker would reject requests.
+        return self.is_over(now) or now >= self._failed_at + _FAILURE_PAUSE_S
 
     def is_over(self, now: float) -> bool:
         """Return whether the session has ended."""

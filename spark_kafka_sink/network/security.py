@@ -60,7 +60,7 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_claim, user_of_file
+from spark_kafka_sink.network.oauth import EXTENSION, OAuth, user_claim, user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
@@ -77,7 +77,8 @@ _SENT_IN_CLEAR: Final = {
     OAUTHBEARER: "OAuth token",
     AWS_MSK_IAM: "AWS token",
 }
-# The options that name the user, and those of JAAS.
+# The options that determine the user, and those of JAAS. A client of the same name may be another
+# user at another token endpoint, or with other extensions.
 _NAMES: Final = frozenset(
     {
         "sasl_username",
@@ -85,6 +86,7 @@ _NAMES: Final = frozenset(
         "sasl_oauthbearer_client_credentials_client_id",
         "sasl_oauthbearer_assertion_claim_iss",
         "sasl_oauthbearer_assertion_claim_sub",
+        "sasl_oauthbearer_token_endpoint_url",
     }
 )
 _NAMES_IN_JAAS: Final = (
@@ -125,11 +127,12 @@ class _TokenHint:
 def login_identity(config: ProducerConfig) -> str:
     """Return a key that changes if the same configuration would log in as another user.
 
-    It is the principal in the ticket cache, or the user of the OAuth token or assertion in a file.
-    If an option names the user by a reference (``${…}``), it is a digest of the resolved names.
-    Without SASL, it is a digest of the subject of the client certificate, if the certificate is in
-    a file or set by a reference. It is empty if the options alone determine the user. Tokens that
-    a Python callable returns are not taken into account.
+    It is the principal in the ticket cache, or the user of the OAuth token, assertion or template
+    in a file. If an option determines the user by a reference (``${…}``), it is a digest of the
+    resolved values: of names, of the token endpoint, and of the extensions of OAUTHBEARER. Without
+    SASL, it is a digest of the subject of the client certificate, if the certificate is in a file
+    or set by a reference. It is empty if the options alone determine the user. Tokens that a Python
+    callable returns are not taken into account.
 
     Raise KafkaException if the user cannot be found, as the login would. With a key in its place,
     two users could share a producer.
@@ -167,7 +170,7 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
 def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that name a user by a reference (``${…}``), with their values."""
+    """Return the options that determine a user by a reference (``${…}``), with their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()
@@ -176,11 +179,16 @@ def _names_by_references(
     jaas = config.sasl_jaas_config
     if jaas is None:
         return found
-    names = [
-        name for name in _NAMES_IN_JAAS if values.has_reference(values.shown_jaas(jaas.value, name))
-    ]
-    given_there = values.jaas(jaas.value, mechanism).options if names else {}
+    written = values.references_of_jaas(jaas.value)
+    if written is not None and not any(map(_is_name_in_jaas, written)):
+        return found
+    given_there = values.jaas(jaas.value, mechanism).options
+    names = [*filter(_is_name_in_jaas, sorted(given_there if written is None else written))]
     return [*found, *((name, given_there.get(name, "")) for name in names)]
+
+
+def _is_name_in_jaas(option: str) -> bool:
+    return option in _NAMES_IN_JAAS or option.startswith(EXTENSION)
 
 
 def _digest(values: list[Any]) -> str:
@@ -190,7 +198,7 @@ def _digest(values: list[Any]) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
-    For a file with an OAuth token or an assertion, the digest includes its subject. With equal
+    For a file with an OAuth token or an assertion, the digest includes its user. With equal
     digests, equal configurations log in as the same user, apart from `login_identity`. Raise
     KafkaException if a reference has no value, or if the file has no token.
     """
@@ -206,7 +214,7 @@ def resolved_login(config: ProducerConfig) -> str:
         else:
             found.append(values.text(each.encode_name, given))
     if mechanism == OAUTHBEARER and not config.has_aws_tokens:
-        found.append(subject_of_file(config, values))
+        found.append(user_of_file(config, values))
     return _digest(found)
 
 

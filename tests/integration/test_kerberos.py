@@ -145,7 +145,7 @@ def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
     options = login(secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=old)
     said = refused(options, topic)
     assert f"no ticket for principal {principal!r}" in said
-    assert f"the keytab {old.name} has an old or a wrong key" in said
+    assert f"{old.name} of sasl.kerberos.keytab has an old or a wrong key" in said
     realm.run("kadmin.local", "-q", f"delprinc -force {principal}")
     said = refused(options, topic)
     assert "not found in Kerberos database" in said
@@ -155,7 +155,7 @@ def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
     assert "Client '${env:PRINCIPAL_OF_TEST}@LAB.TEST' not found" in said
     assert f"{principal}@" not in said
     said = refused(options | {"sasl.kerberos.principal": "nobody"}, topic)
-    assert f"does the keytab {old.name} have a key" in said
+    assert f"{old.name} of sasl.kerberos.keytab have a key" in said
     assert read_with_confluent(secured_kafka.bootstrap, topic) == []
 
 

@@ -31,7 +31,6 @@ from spark_kafka_sink.errors import (
     TopicAuthorizationException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network import nodes
 from spark_kafka_sink.wire.messages import (
@@ -139,7 +138,6 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
 def test_rows_that_wait_for_an_advertised_address_that_refuses_are_told_soon(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _warn.cache_clear()
     with (
         socket.socket() as nobody,
         KafkaProducer(config(broker.address, enable_idempotence=False, linger_ms=0)) as producer,

@@ -39,7 +39,7 @@ from spark_kafka_sink.errors import (
     TransactionalIdAuthorizationException,
 )
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.logs import _warned_of
 
 pytestmark = pytest.mark.kafka
 
@@ -379,9 +379,9 @@ def hang_up(options: dict[str, Any], topic: str) -> str:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """Return the logged warnings, in a process that has not warned yet."""
-    _warn.cache_clear()
+    _warned_of.clear()
     yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    _warn.cache_clear()
+    _warned_of.clear()
 
 
 def test_a_login_that_is_refused_later_ends_batches_by_their_timeout(

@@ -111,17 +111,31 @@ def test_a_token_that_seems_to_have_ended_is_for_the_broker_to_judge() -> None:
     assert 1010 < made.fetch_at < 1060
 
 
-def test_a_token_that_brokers_refuse_is_taken_anew_but_not_at_once() -> None:
+def test_another_token_is_fetched_for_a_refused_one_but_not_at_once() -> None:
     made = renewal()
-    first = token(9000.0)
+    first, second = token(9000.0), token(9000.0, "second")
     made.fetched(first, 1000.0, 0.0)
+    due = made.fetch_at
     made.refused(first, 1009.0)
-    assert made.serving(1009.0) is first
+    assert made.fetch_at == due
     made.refused(token(9000.0, "another"), 1011.0)
-    assert made.serving(1011.0) is first
+    assert made.fetch_at == due
     made.refused(first, 1011.0)
-    assert made.serving(1011.0) is None
     assert made.fetch_at == 1011.0
+    made.fetched(second, 1012.0, 0.0)
+    assert made.serving(1012.0) is second
+
+
+def test_a_token_that_one_broker_refuses_serves_until_another_one_is_fetched_or_it_ends() -> None:
+    made = renewal()
+    first = token(1060.0)
+    made.fetched(first, 1000.0, 0.0)
+    made.refused(first, 1011.0)
+    assert made.serving(1011.0) is first
+    made.failed(TokenException("down"), 1012.0, CHANCE)
+    made.refused(first, 1013.0)
+    assert made.serving(1059.0) is first
+    assert made.serving(1060.0) is None
 
 
 def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> None:
@@ -131,6 +145,7 @@ def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> N
     made.failed(TokenException("busy", retry_after_s=60.0), 1020.0, CHANCE)
     made.refused(first, 1030.0)
     assert made.fetch_at == 1080.0
+    assert made.serving(1030.0) is first
 
 
 def test_a_token_may_be_wanted_before_its_window_but_no_failed_fetch_is_hurried() -> None:

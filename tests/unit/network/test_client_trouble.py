@@ -9,7 +9,7 @@ from socket import AF_INET
 import pytest
 from support.pure.client_world import NODES, World, metadata
 
-from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.logs import _warned_of, warn_once_now
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import HostResolver
 
@@ -108,9 +108,9 @@ def test_of_many_brokers_in_trouble_ten_are_told() -> None:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
     """Return the logged warnings, in a process that has not warned yet."""
-    _warn.cache_clear()
+    _warned_of.clear()
     yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    _warn.cache_clear()
+    _warned_of.clear()
 
 
 def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
@@ -176,6 +176,45 @@ def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seco
     assert "; it may expect SASL: compare the port and security.protocol" in at_once
     assert "for 5 s, still trying: node 1 (127.0.0.1:2001): " in warning
     assert "it may expect SASL" in warning
+
+
+def test_another_address_with_another_protocol_is_told_too(
+    warnings: Callable[[], list[str]],
+) -> None:
+    for node in (1, 2, 1):
+        world = World()
+        world.client.set_nodes(NODES)
+        world.client.connect({node})
+        for _ in range(3):
+            world.poll()
+        world.selector.silent = True
+        world.client.send(metadata(node))
+        world.selector.break_port(NODES[node].port)
+        world.poll()
+    assert [each.partition(": ")[0] for each in warnings()] == [
+        "node 1 (127.0.0.1:2001)",
+        "node 2 (127.0.0.1:2002)",
+    ]
+
+
+def test_another_address_that_does_not_answer_is_told_too(
+    warnings: Callable[[], list[str]],
+) -> None:
+    for node in (1, 2, 1):
+        world, _ = named_by_bootstrap({node: NODES[node]})
+        world.selector.refuse.add(NODES[node].port)
+        poll_until(world, 20.0, node)
+    first, second = warnings()
+    assert "still trying: node 1 (127.0.0.1:2001): " in first
+    assert "still trying: node 2 (127.0.0.1:2002): " in second
+
+
+def test_the_warnings_of_a_process_about_addresses_are_limited(
+    warnings: Callable[[], list[str]],
+) -> None:
+    for number in range(1000):
+        warn_once_now(logging.getLogger("x"), "why", "protocol", [f"127.0.0.1:{number}"])
+    assert len(warnings()) == 100
 
 
 def test_the_protocol_is_not_suspected_once_a_broker_has_answered(

@@ -542,6 +542,28 @@ def test_without_credentials_now_requests_go_on_until_there_are_some() -> None:
     assert broker.look() == [HANDSHAKE]
 
 
+def test_after_a_failure_the_next_credentials_are_asked_for_a_second_later() -> None:
+    asked: list[float] = []
+
+    def exchange() -> SaslExchange:
+        asked.append(broker.now)
+        if broker.now:
+            raise SaslAuthenticationException("the KDC refused the key")
+        return PlainExchange("u", "p")
+
+    broker = Broker(Login(exchange, "u"))
+    broker.let_in(lifetime_ms=100_000)
+    for now in (97.0, 97.1, 97.9, 98.0, 99.5):
+        broker.now = now
+        broker.send()
+        assert broker.look() == [METADATA]
+    assert asked == [0.0, 97.0, 98.0, 99.5]
+    # Nothing is sent into a session that is over, whatever the pause.
+    broker.now = 100.1
+    broker.send()
+    assert broker.look() == []
+
+
 def test_when_the_session_is_over_requests_are_held_until_there_are_credentials() -> None:
     given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, None]
     broker = Broker(Login(lambda: given.pop(0), "u"))

@@ -316,13 +316,32 @@ def test_a_token_of_one_user_is_never_refreshed_as_another_user(
     assert "Bearer of-alice\x01" in exchange(alice).first().decode()
     monkeypatch.setenv("CLIENT_OF_TEST", "bob")
     assert problem_of_a_refresh(alice) == (
-        "the client id, or the user of the assertion, has changed since this client was created: "
+        "the client id, the token endpoint, an extension, or the user of the assertion has "
+        "changed since this client was created: "
         "a client cannot change its user, so create a new client"
     )
     assert "Bearer of-bob\x01" in first_message(options)
     monkeypatch.setenv("CLIENT_OF_TEST", "alice")
     assert "Bearer of-alice\x01" in first_message(options)
     alice.close()
+
+
+@pytest.mark.parametrize("changed", ["TENANT_OF_TEST", "POOL_OF_TEST"])
+def test_a_token_of_one_tenant_or_pool_is_never_refreshed_as_that_of_another(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    server.answer = lambda asked: Answer(200, {"access_token": "opaque"})
+    monkeypatch.setenv("TENANT_OF_TEST", server.url)
+    monkeypatch.setenv("POOL_OF_TEST", "pool-1")
+    module = "x.OAuthBearerLoginModule required"
+    made = security(
+        by_secret("${env:TENANT_OF_TEST}")
+        | {"sasl.jaas.config": f'{module} extension_identityPoolId="${{env:POOL_OF_TEST}}";'}
+    )
+    exchange(made)
+    monkeypatch.setenv(changed, f"{server.url}?tenant=2")
+    assert "the token endpoint, an extension, or" in problem_of_a_refresh(made)
+    made.close()
 
 
 def test_a_client_never_gets_the_token_of_an_earlier_assertion_s_user(
@@ -337,7 +356,7 @@ def test_a_client_never_gets_the_token_of_an_earlier_assertion_s_user(
         clients.append(security(options))
         exchange(clients[-1])
         assert clients[-1].principal == user
-    assert "the user of the assertion, has changed" in problem_of_a_refresh(clients[0])
+    assert "the user of the assertion has changed" in problem_of_a_refresh(clients[0])
     # A new assertion of the same user.
     file.write_text(signed(KEY, 700, sub="bob"))
     before = len(server.asked)
@@ -623,7 +642,7 @@ def test_a_callable_beside_the_url_of_a_file_reads_no_file(own_module: ModuleTyp
     given = producer_config(
         by_callable("ever") | {f"{OPTION}.token.endpoint.url": "file:///no/file/of/test"}
     )
-    assert oauth.subject_of_file(given, OptionValues(given)) == ""
+    assert oauth.user_of_file(given, OptionValues(given)) == ""
 
 
 # -- what is refused -----------------------------------------------------------------------------

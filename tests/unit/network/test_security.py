@@ -15,12 +15,14 @@ from support.brokers import keys
 from support.brokers.certificates import Authority
 from support.programs.forked import in_child
 
+from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
+    KafkaException,
     SaslAuthenticationException,
     TimeoutException,
     name_options,
@@ -34,12 +36,15 @@ from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.ssl_options import tls_settings
+from spark_kafka_sink.schema_registry.registry_connection import connect
+from spark_kafka_sink.schema_registry.settings import registry_settings
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.planning.given_schemas import given_schema
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
 OAUTH = "sasl.oauthbearer"
+REGISTRY = "schema.registry"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -387,13 +392,14 @@ def test_a_token_endpoint_whose_host_name_is_not_checked_is_told(
     assert f"sasl.jaas.config: {option} is empty: anyone with a certificate" in caplog.text
 
 
-def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:
+@pytest.mark.parametrize("keytab", [REFERENCE, f"/no/pw@{SECRET}", f"/no/{SECRET}"])
+def test_the_keytab_of_jaas_is_not_shown(keytab: str) -> None:
     module = "com.sun.security.auth.module.Krb5LoginModule required"
-    with pytest.raises(ConfigException, match=r"the keytab of sasl\.jaas\.config") as caught:
+    with pytest.raises(ConfigException, match=r"the keytab keyTab of sasl\.jaas\.config") as caught:
         security(
             security_protocol="SASL_SSL",
             sasl_kerberos_service_name="kafka",
-            sasl_jaas_config=f'{module} useKeyTab=true keyTab="{REFERENCE}" principal=u;',
+            sasl_jaas_config=f'{module} useKeyTab=true keyTab="{keytab}" principal=u;',
         )
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
@@ -674,6 +680,13 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
             variable,
             {"security_protocol": "SSL", "ssl_truststore_certificates": reference},
         )
+        ways[f"{kind} rack"] = variable, {"partitioner_rack_aware": "true", "client_rack": reference}
+        ways[f"{kind} truststore of the token endpoint"] = (
+            variable,
+            in_jaas("ssl.truststore.certificates", reference),
+        )
+        for name in ("basic.auth.user.info", "bearer.auth.token", f"{REGISTRY}.url"):
+            ways[f"{kind} {name}"] = variable, {f"{REGISTRY}.url": "https://h", name: reference}
     oauth = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
     store = {"security_protocol": "SSL"}
     kerberos = {"security_protocol": "SASL_SSL", "sasl_kerberos_service_name": "kafka"}
@@ -682,7 +695,15 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         "sasl_oauthbearer_token_endpoint_url": "https://127.0.0.1:1/token",
         "sasl_oauthbearer_assertion_claim_iss": "me",
     }
+    issuer = "bearer.auth.issuer.endpoint.url"
+    registry = {f"{REGISTRY}.url": "https://h"}
     by_path = {
+        "truststore of the token endpoint": in_jaas("ssl.truststore.location", f"{folder}/secret"),
+        "keystore of the token endpoint": in_jaas("ssl.keystore.location", f"{folder}/secret"),
+        "truststore of a registry": registry
+        | {f"{REGISTRY}.ssl.truststore.location": f"{folder}/secret"},
+        "keystore of a registry": registry
+        | {f"{REGISTRY}.ssl.keystore.location": f"{folder}/secret"},
         "truststore": store | {"ssl_truststore_location": f"{folder}/secret"},
         "keystore": store | {"ssl_keystore_location": f"{folder}/secret"},
         "keytab": kerberos
@@ -718,13 +739,37 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         "PYKAFKA_OAUTH_ALLOWED_URLS",
         endpoint | {"sasl_oauthbearer_token_endpoint_url": REFERENCE},
     )
+    ways["endpoint of a registry's tokens"] = (
+        "PYKAFKA_OAUTH_ALLOWED_URLS",
+        registry
+        | {issuer: "http://127.0.0.1:1/token", "bearer.auth.client.id": "u"}
+        | {"bearer.auth.client.secret": "s", "bearer.auth.credentials.source": "OAUTHBEARER"},
+    )
     ways["schema in a file"] = "PYKAFKA_ALLOWED_PATHS", {"valueSchema": f"{folder}/secret"}
     return ways
 
 
+def in_jaas(option: str, value: str) -> dict[str, str]:
+    """Return the options of a token endpoint with an option about its TLS."""
+    module = "x.OAuthBearerLoginModule required clientId=u clientSecret=s"
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauthbearer_token_endpoint_url": "https://127.0.0.1:1/token",
+        "sasl_jaas_config": f'{module} {option}="{value}";',
+    }
+
+
 def use(options: dict[str, str]) -> None:
-    """Use options of a connection, or a file with a schema."""
-    if "valueSchema" in options:
+    """Use options of a connection, of a producer or of a registry, or a file with a schema."""
+    if f"{REGISTRY}.url" in options:
+        settings = registry_settings(options)
+        assert settings is not None
+        connect(settings, producer_config({"bootstrap.servers": "h:1"}))
+    elif "client_rack" in options:
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        KafkaProducer({"bootstrap.servers": "h:1", **given}).close(0)
+    elif "valueSchema" in options:
         schemas = FormatOptions(schemas={"value": options["valueSchema"]})
         given_schema("value", schemas, "an Avro schema")
     else:
@@ -741,14 +786,14 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
         monkeypatch.setenv("SECRET_OF_A_TEST", f"http://127.0.0.1:1/{SECRET}")
     for forbidden in ("", "nothing" if variable == "PYKAFKA_ENV_ALLOWLIST" else "/nothing"):
         monkeypatch.setenv(variable, forbidden)
-        with pytest.raises(ConfigException, match=variable) as caught:
+        with pytest.raises(KafkaException, match=variable) as caught:
             use(options)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
     if way.split(maxsplit=1)[0] in ("EnvVar", "File", "Directory"):
         monkeypatch.delenv(variable)
         monkeypatch.setenv("PYKAFKA_CONFIG_PROVIDERS", "none")
-        with pytest.raises(ConfigException, match="PYKAFKA_CONFIG_PROVIDERS"):
-            security(**options)
+        with pytest.raises(KafkaException, match="PYKAFKA_CONFIG_PROVIDERS"):
+            use(options)
 
 
 @pytest.mark.parametrize(
@@ -840,7 +885,7 @@ def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
     assert exchange is not None
     assert SECRET.encode() in exchange.first()
     module = "com.sun.security.auth.module.Krb5LoginModule required"
-    with pytest.raises(ConfigException, match=r"alice\.keytab .* is not a keytab"):
+    with pytest.raises(ConfigException, match=r"keyTab of sasl\.jaas\.config is not a keytab"):
         security(
             security_protocol="SASL_SSL",
             sasl_kerberos_service_name="kafka",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from support.brokers.certificates import Authority
 from support.brokers.logins import unsigned_token
 
@@ -32,6 +35,14 @@ BY_ASSERTION = {
     f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
     f"{OAUTH}.assertion.file": "FOLDER/token",
 }
+BY_TEMPLATE = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
+    f"{OAUTH}.jwt.retriever.class": "JwtBearerJwtRetriever",
+    f"{OAUTH}.assertion.algorithm": "ES256",
+    f"{OAUTH}.assertion.private.key.file": "FOLDER/key.pem",
+    f"{OAUTH}.assertion.template.file": "FOLDER/template.json",
+}
 BY_NAME = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": NAME, "sasl.password": "p"}
 IN_JAAS = {
     "sasl.mechanism": "SCRAM-SHA-512",
@@ -47,6 +58,20 @@ BY_CLIENT_ID = {
         f'{MODULES}.oauthbearer.OAuthBearerLoginModule required clientId="{NAME}" clientSecret="p";'
     ),
 }
+BY_ENDPOINT = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.token.endpoint.url": "${env:URL_OF_A_TEST}",
+    f"{OAUTH}.client.credentials.client.id": "u",
+    f"{OAUTH}.client.credentials.client.secret": "p",
+}
+BY_EXTENSION = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
+    "sasl.jaas.config": (
+        f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
+        f'clientId="u" clientSecret="p" extension_identityPoolId="{NAME}";'
+    ),
+}
 
 
 class Users:
@@ -54,6 +79,15 @@ class Users:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._token = folder / "token"
+        self._template = folder / "template.json"
+        key = ec.generate_private_key(ec.SECP256R1())
+        (folder / "key.pem").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         self._monkeypatch = monkeypatch
 
     def set(self, user: str, *, password: str = "p", is_opaque: bool = False) -> None:
@@ -61,7 +95,9 @@ class Users:
         self._token.write_text(f"token-of-{user}" if is_opaque else unsigned_token(user))
         module = f"{MODULES}.plain.PlainLoginModule"
         jaas = f'{module} required username="{user}" password="{password}";'
+        self._template.write_text(json.dumps({"payload": {"sub": user}}))
         self._monkeypatch.setenv("USER_OF_A_TEST", user)
+        self._monkeypatch.setenv("URL_OF_A_TEST", f"http://127.0.0.1:1/{user}/token")
         self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
 
     def remove(self) -> None:
@@ -89,8 +125,28 @@ def config(options: dict[str, str], folder: Path) -> ProducerConfig:
 
 @pytest.mark.parametrize(
     "options",
-    [BY_FILE, BY_ASSERTION, BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID],
-    ids=["token", "assertion", "name", "JAAS name", "whole JAAS", "client id"],
+    [
+        BY_FILE,
+        BY_ASSERTION,
+        BY_TEMPLATE,
+        BY_NAME,
+        IN_JAAS,
+        BY_JAAS_REFERENCE,
+        BY_CLIENT_ID,
+        BY_ENDPOINT,
+        BY_EXTENSION,
+    ],
+    ids=[
+        "token",
+        "assertion",
+        "template of assertions",
+        "name",
+        "JAAS name",
+        "whole JAAS",
+        "client id",
+        "token endpoint",
+        "extension",
+    ],
 )
 def test_tasks_of_two_users_do_not_share_a_producer(
     options: dict[str, str], users: Users, tmp_path: Path
@@ -113,7 +169,13 @@ def test_tasks_of_two_users_do_not_share_a_producer(
     assert used[2] is not used[0]
 
 
-@pytest.mark.parametrize("options", [BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(BY_TEMPLATE, BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID),
+        *(BY_ENDPOINT, BY_EXTENSION),
+    ],
+)
 def test_an_identity_does_not_show_a_name_that_a_variable_gives(
     options: dict[str, str], users: Users, tmp_path: Path
 ) -> None:
@@ -126,7 +188,7 @@ def test_an_identity_does_not_show_a_name_that_a_variable_gives(
 def test_a_new_password_or_a_new_token_of_the_same_user_is_no_new_identity(
     users: Users, tmp_path: Path
 ) -> None:
-    for options in (BY_FILE, BY_JAAS_REFERENCE):
+    for options in (BY_FILE, BY_TEMPLATE, BY_JAAS_REFERENCE):
         given = config(options, tmp_path)
         users.set("alice")
         before = login_identity(given)
@@ -134,6 +196,23 @@ def test_a_new_password_or_a_new_token_of_the_same_user_is_no_new_identity(
         users.set("alice", password="another")
         (tmp_path / "token").write_text(unsigned_token("alice", life_s=7_000))
         assert login_identity(given) == before
+
+
+def test_the_issuer_of_a_template_is_the_user_and_an_unused_template_is_not_read(
+    users: Users, tmp_path: Path
+) -> None:
+    del users
+    template = tmp_path / "template.json"
+    found = []
+    for issuer in ("alice", "bob"):
+        template.write_text(json.dumps({"payload": {"iss": issuer}}))
+        found.append(login_identity(config(BY_TEMPLATE, tmp_path)))
+    assert found[0] != found[1]
+    template.unlink()
+    unused = BY_CLIENT_ID | {f"{OAUTH}.assertion.template.file": str(template)}
+    assert login_identity(config(unused, tmp_path)) == login_identity(
+        config(BY_CLIENT_ID, tmp_path)
+    )
 
 
 def test_a_token_that_does_not_name_its_user_is_its_own_identity(

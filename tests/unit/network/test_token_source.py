@@ -211,7 +211,7 @@ def test_a_client_that_nobody_closes_is_not_kept() -> None:
     assert not endpoint.source.is_in_use
 
 
-def test_a_refused_token_is_fetched_anew() -> None:
+def test_another_token_is_fetched_for_a_refused_one_which_serves_meanwhile() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
     first = endpoint.respond(token(9000.0))
@@ -219,7 +219,7 @@ def test_a_refused_token_is_fetched_anew() -> None:
     assert isinstance(first, OAuthBearerToken)
     endpoint.now += 20
     endpoint.source.refused(first)
-    assert endpoint.source.token() is None
+    assert endpoint.source.token() is first
     second = endpoint.respond(token(9000.0, "u"))
     client.wait()
     assert endpoint.source.token() is second

@@ -20,6 +20,8 @@ from typing import Any, Self
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark import SparkFiles
 from pyspark.sql.types import StringType, StructType
 from support.pure.planned_run import PLAN
@@ -36,7 +38,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
-from spark_kafka_sink.network.oauth import subject_of_file
+from spark_kafka_sink.network.oauth import user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import replays, session
 from spark_kafka_sink.spark import writer as writer_module
@@ -71,6 +73,11 @@ GIVEN = {
     "delegationToken": "true",
 }
 PASSWORD = b"hunter2"
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.NoEncryption(),
+)
 
 
 def user_of(config: ProducerConfig) -> str:
@@ -79,7 +86,11 @@ def user_of(config: ProducerConfig) -> str:
     if config.sasl_mechanism == "OAUTHBEARER":
         if config.sasl_oauthbearer_client_credentials_client_secret is not None:
             return "client"
-        return subject_of_file(config, values)
+        template = config.sasl_oauthbearer_assertion_template_file
+        if template is not None:
+            found: str = json.loads(Path(template).read_text())["payload"]["sub"]
+            return found
+        return user_of_file(config, values)
     if config.sasl_jaas_config is not None:
         entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)
         return entry.options["username"]
@@ -329,6 +340,16 @@ CHANGED_FILES: dict[str, tuple[dict[str, str], Callable[[str], str]]] = {
         },
         jwt,
     ),
+    "template of assertions": (
+        {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token",
+            "kafka.sasl.oauthbearer.assertion.claim.iss": "issuer",
+            "kafka.sasl.oauthbearer.assertion.private.key.file": "FOLDER/key.pem",
+            "kafka.sasl.oauthbearer.assertion.template.file": "PATH",
+        },
+        '{{"payload": {{"sub": "{}"}}}}'.format,
+    ),
 }  # fmt: skip
 
 
@@ -337,6 +358,7 @@ def test_a_file_with_another_user_gets_a_token_of_that_user(
     brokers: Brokers, tmp_path_factory: pytest.TempPathFactory, case: str
 ) -> None:
     file = tmp_path_factory.mktemp("secrets") / "content"
+    (file.parent / "key.pem").write_bytes(KEY)
     names, content = CHANGED_FILES[case]
     given = dict(GIVEN)
     if "kafka.sasl.username" not in names:
