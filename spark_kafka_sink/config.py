@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, Option, listed
-from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.logs import masked, may_be_key, shown_value, warn_once
 from spark_kafka_sink.model import Node, Secret
 
 logger = logging.getLogger(__name__)
@@ -617,7 +617,7 @@ def _check_handlers(config: ProducerConfig) -> None:
         if given is not None and given not in known.get(mechanism, ()):
             (expected,) = known.items()
             raise ConfigException(
-                f"{Option(name)} is {given!r}, a Java class: expected "
+                f"{Option(name)} is {shown_value(given)}, a Java class: expected "
                 f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
                 "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
@@ -750,7 +750,7 @@ def _options_of(kind: type) -> frozenset[str]:
 def _check_off(name: str, value: Any) -> None:
     """Raise ConfigException if an option that must be off is on."""
     if str(value).strip().lower() != "false":
-        message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
+        message = f"{Option(name)} is {shown_value(value)}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
 
 
@@ -802,7 +802,7 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
         if each.encode_name == name
     )
     hint = reference_hint(str(given[name]))
-    return f"{Option(name)} is {given[name]!r}: expected {_expected(name, kind)}{hint}"
+    return f"{Option(name)} is {shown_value(given[name])}: expected {_expected(name, kind)}{hint}"
 
 
 def reference_hint(value: str) -> str:
@@ -814,7 +814,8 @@ def reference_hint(value: str) -> str:
     if found is None:
         return ""
     begin, end = found
-    return f"; a reference such as {value[begin:end]} cannot be used here"
+    example = "${…}" if may_be_key(value[begin:end]) else value[begin:end]
+    return f"; a reference such as {example} cannot be used here"
 
 
 def written_references(text: str) -> Iterator[tuple[int, int]]:
@@ -841,7 +842,11 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
         return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
         return f"an integer from {kind.ge} to {kind.le}"
-    return "text" if isinstance(kind, msgspec.inspect.StrType) else "non-empty text"
+    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+    has_minimum = any(
+        each.min_length for each in kinds if isinstance(each, msgspec.inspect.StrType)
+    )
+    return "non-empty text" if has_minimum else "text"
 
 
 _OAUTH_HANDLERS: Final = (
@@ -1050,7 +1055,7 @@ def _node(node_id: int, entry: str) -> Node:
     found = _ADDRESS.fullmatch(entry)
     if found is None or not 0 < int(found["port"]) < 65536:
         message = (
-            f"{Option('bootstrap.servers')} has {entry!r}, which is not an address: "
+            f"{Option('bootstrap.servers')} has {shown_value(entry)}, which is not an address: "
             f"{_DEFAULT_PORT_HINT}"
         )
         raise ConfigException(message)

@@ -94,6 +94,29 @@ def _warn(logger: logging.Logger, warning: _Warning) -> None:
 _CREDENTIALS: Final = re.compile(r"(?!/[^/])([\w+.-]+://)?.*@", re.DOTALL)
 
 
+# No valid value that messages show is longer, apart from long paths.
+_LONGEST_SHOWN: Final = 256
+
+
+def may_be_key(value: str) -> bool:
+    """Return whether a value may be a private key or a token that was set as the wrong option."""
+    lines = value.strip().splitlines()
+    return "-----BEGIN" in value or len(lines) > 1 or len(value) > _LONGEST_SHOWN
+
+
+def shown_value(value: object) -> str:
+    """Return an option's value as messages show it: in quotes, or described if it may be a key."""
+    text = value if isinstance(value, str) else repr(value)
+    if may_be_key(text):
+        return f"a text of {len(text)} characters, which is not shown"
+    return repr(value)
+
+
+def unless_key(value: str) -> str:
+    """Return a value as `masked` does, and only ``***`` if it may be a key."""
+    return "***" if may_be_key(value) else masked(value)
+
+
 def masked(value: str) -> str:
     """Return a value with ``***`` in place of all before its last ``@``, except a URL's scheme."""
     found = _CREDENTIALS.match(value)

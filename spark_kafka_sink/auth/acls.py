@@ -17,7 +17,7 @@ from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, error_code, topic_advice
-from spark_kafka_sink.logs import masked
+from spark_kafka_sink.logs import masked, unless_key
 from spark_kafka_sink.model import Secret
 
 _ANONYMOUS: Final = "ANONYMOUS"
@@ -109,7 +109,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
         return _ANONYMOUS, ""
     jaas = _jaas(config.sasl_jaas_config)
     if config.sasl_mechanism == OAUTHBEARER:
-        return "", f"the claim {config.sasl_oauthbearer_sub_claim_name} of the token"
+        return "", f"the claim {unless_key(config.sasl_oauthbearer_sub_claim_name)} of the token"
     if config.sasl_mechanism == GSSAPI:
         found = config.sasl_kerberos_principal or jaas.get("principal", "")
         primary = found.partition("@")[0].partition("/")[0]

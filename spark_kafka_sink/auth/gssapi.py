@@ -163,6 +163,8 @@ class GssapiExchange:
     def __init__(self, context: KerberosContext, first_token: bytes) -> None:
         self._context = context
         self._first = first_token
+        # Kerberos sends no secret.
+        self.secrets: tuple[str, ...] = ()
         self.is_complete = False
 
     def first(self) -> bytes:

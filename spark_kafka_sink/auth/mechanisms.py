@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from spark_kafka_sink.config import reference_hint
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import shown_value
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
@@ -18,6 +21,8 @@ MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI, A
 OTHER_USER: Final = "a client cannot change its user, so create a new client"
 """The end of a message about credentials of another user than before."""
 _MAX_SHOWN: Final = 200
+# Secrets up to this length are masked only as whole words: other words may contain them.
+_LONGEST_WORD: Final = 3
 
 
 class SaslExchange(Protocol):
@@ -31,6 +36,10 @@ class SaslExchange(Protocol):
     @property
     def mechanism(self) -> str:
         """The name of the mechanism in the SASL handshake."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secrets of the login, which a broker's error text must not show."""
 
     @property
     def is_complete(self) -> bool:
@@ -54,7 +63,8 @@ def checked_mechanism(name: str) -> str:
     if right is not None:
         raise ConfigException(f"sasl.mechanism is {name!r}: write it {right}")
     raise ConfigException(
-        f"sasl.mechanism is {name!r}: expected one of {', '.join(MECHANISMS)}{reference_hint(name)}"
+        f"sasl.mechanism is {shown_value(name)}: expected one of {', '.join(MECHANISMS)}"
+        f"{reference_hint(name)}"
     )
 
 
@@ -71,6 +81,7 @@ class PlainExchange:
             raise ConfigException(
                 "PLAIN does not allow the character NUL in a user name or password"
             )
+        self.secrets = (password,)
         self.is_complete = False
 
     def first(self) -> bytes:
@@ -99,7 +110,15 @@ def utf8(text: str, what: str) -> bytes:
     raise ConfigException(f"{what} has an invalid character (half of a surrogate pair)")
 
 
-def printable(text: str) -> str:
-    """Return a broker's text for error messages, as one line of limited length."""
+def printable(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a peer's text for error messages, as one line of limited length.
+
+    secrets: what the peer got from this client. They are replaced by ``***``.
+    """
+    # A long secret may contain a short one.
+    for each in sorted(filter(None, secrets), key=len, reverse=True):
+        is_word = len(each) <= _LONGEST_WORD
+        found = re.escape(each)
+        text = re.sub(rf"(?<!\w){found}(?!\w)" if is_word else found, "***", text)
     line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
     return line + ("…" if len(text) > _MAX_SHOWN else "")

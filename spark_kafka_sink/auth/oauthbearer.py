@@ -185,6 +185,7 @@ class OAuthBearerExchange:
     ) -> None:
         self.is_complete = False
         self._token = token
+        self.secrets = (token.value,)
         self._refused = refused
         self._refusal: str | None = None
 
@@ -205,7 +206,7 @@ class OAuthBearerExchange:
         if not challenge:
             self.is_complete = True
             return None
-        self._refusal = _status(challenge)
+        self._refusal = _status(challenge, self.secrets)
         if self._refused is not None:
             self._refused(self._token)
         return _SEPARATOR.encode()
@@ -216,7 +217,7 @@ class OAuthBearerExchange:
         )
 
 
-def _status(answer: bytes) -> str:
+def _status(answer: bytes, secrets: tuple[str, ...]) -> str:
     """Return the status in a broker's rejection, or the entire rejection if it has no status."""
     text = answer.decode(errors="replace")
     try:
@@ -224,4 +225,4 @@ def _status(answer: bytes) -> str:
     except (ValueError, RecursionError):
         found = None
     status = found.get("status") if isinstance(found, dict) else None
-    return printable(status if isinstance(status, str) else text)
+    return printable(status if isinstance(status, str) else text, secrets)

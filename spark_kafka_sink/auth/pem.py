@@ -30,6 +30,15 @@ CERTIFICATE: Final = "CERTIFICATE"
 _X509_CERTIFICATE: Final = "X509 CERTIFICATE"
 _PRIVATE_KEY: Final = "PRIVATE KEY"
 _ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
+# Messages show only these labels: a text in a file may contain any label, such as a secret.
+_SHOWN_LABELS: Final = frozenset(
+    {
+        CERTIFICATE, _X509_CERTIFICATE, "TRUSTED CERTIFICATE", _PRIVATE_KEY, _ENCRYPTED_KEY,
+        "RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY", "PUBLIC KEY",
+        "RSA PUBLIC KEY", "CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST", "X509 CRL", "PKCS7",
+        "EC PARAMETERS", "DH PARAMETERS",
+    }
+)  # fmt: skip
 
 _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 # An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
@@ -119,7 +128,9 @@ def pem_blocks(text: str, origin: str) -> list[PemBlock]:
         end = f"-----END {label}-----"
         until = text.find(end, begin.end())
         if until < 0:
-            raise ConfigException(f"{origin}: block {len(blocks) + 1}, {label}, has no END line")
+            raise ConfigException(
+                f"{origin}: block {len(blocks) + 1}, {_shown(label)}, has no END line"
+            )
         blocks.append(
             _block(label, text[begin.end() : until], f"{origin}: block {len(blocks) + 1}")
         )
@@ -135,7 +146,7 @@ def _block(label: str, inside: str, origin: str) -> PemBlock:
     with suppress(ValueError):
         data = base64.b64decode(body, validate=True)
     if not data:
-        raise ConfigException(f"{origin}, {label}, is not valid base64")
+        raise ConfigException(f"{origin}, {_shown(label)}, is not valid base64")
     return PemBlock(label, data, None if found is None else found[1])
 
 
@@ -189,5 +200,9 @@ def private_key(text: str, origin: str) -> PemBlock:
 
 
 def _instead(blocks: list[PemBlock]) -> str:
-    labels = dict.fromkeys(each.label for each in blocks)
+    labels = dict.fromkeys(_shown(each.label) for each in blocks)
     return f", but {', '.join(labels)}" if labels else ""
+
+
+def _shown(label: str) -> str:
+    return label if label in _SHOWN_LABELS else "a block with an unknown label"

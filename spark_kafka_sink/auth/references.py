@@ -25,11 +25,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Protocol, Self
 
 from spark_kafka_sink.auth.java_properties import properties
 from spark_kafka_sink.config import written_references
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import shown_value
 
 CONFIG_PROVIDERS: Final = "config.providers"
 ENV: Final = "env"
@@ -182,7 +184,8 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
     kind = _KINDS.get(java_class.rpartition(".")[2])
     if kind is None:
         raise ConfigException(
-            f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
+            f"{prefix}class is {shown_value(java_class)}: expected one of Kafka's "
+            f"{', '.join(_KINDS)}"
         )
     param = f"param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
     unread = options.keys() - {"class", param}
@@ -198,6 +201,15 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
     if kind == ENV:
         return Provider(kind, variables=_pattern(given, prefix + param))
     return Provider(kind, paths=_absolute(_listed(given) or [], prefix + param))
+
+
+class _FilesOnce:
+    """Files that are each looked for and read only once; implements `Files`."""
+
+    def __init__(self, files: Files) -> None:
+        self.shipped = cache(files.shipped)
+        self.real_path = cache(files.real_path)
+        self.read = cache(files.read)
 
 
 class References:
@@ -220,12 +232,21 @@ class References:
         found = (Reference.of(text[begin:end]) for begin, end in written_references(text))
         return [each for each in found if each.provider in self._providers]
 
+    def at_once(self) -> References:
+        """Return references that read each file only once.
+
+        So the values of several references to a file are of one version of the file, as in Java. Do
+        not keep the result, because it does not notice a file that is replaced.
+        """
+        return References(self._providers, self._limits, self._environ, _FilesOnce(self._files))
+
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its references (``${…}``) resolved.
 
-        Raise ConfigException, which does not show the value, if a reference is not allowed or has
-        no value.
+        Each file is read once. Raise ConfigException, which does not show the value, if a reference
+        is not allowed or has no value.
         """
+        once = self.at_once()
         parts, at = [], 0
         for begin, end in written_references(text):
             reference = Reference.of(text[begin:end])
@@ -233,7 +254,7 @@ class References:
             if provider is None:
                 continue
             try:
-                value = self._value(provider, reference)
+                value = once._value(provider, reference)  # noqa: SLF001 - of the same class
             except ConfigException as error:
                 raise ConfigException(f"{option} has {reference}: {error}") from None
             parts += [text[at:begin], value]
@@ -305,7 +326,7 @@ def _listed(text: str | None) -> list[str] | None:
 def _absolute(paths: list[str], what: str) -> tuple[str, ...]:
     relative = next((path for path in paths if not path.startswith("/")), None)
     if relative is not None:
-        raise ConfigException(f"{what} has {relative!r}, which is not an absolute path")
+        raise ConfigException(f"{what} has {shown_value(relative)}, which is not an absolute path")
     return tuple(paths)
 
 

@@ -119,6 +119,7 @@ class ScramExchange:
         self._hash = _HASHES[mechanism]
         self._user = user
         self._password = password
+        self.secrets = (password,)
         self._nonce = nonce
         self._keys = keys
         self._name = printable(user if name is None else name)
@@ -142,7 +143,7 @@ class ScramExchange:
             raise self._failed("the broker's message is not UTF-8") from None
         error = _ERROR.match(message)
         if error is not None:
-            raise self._failed(f"the broker says: {printable(error['error'])}")
+            raise self._failed(f"the broker says: {printable(error['error'], self.secrets)}")
         if self._signature is None:
             return self._last(message)
         self._verify(message, self._signature)

@@ -1,13 +1,14 @@
 """The requests to an OAuth token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
 
-Messages show only ``error`` and ``error_description`` of a response.
+Messages show only ``error`` and ``error_description`` of a response, without the secrets that the
+client has sent.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from spark_kafka_sink.auth.mechanisms import printable
@@ -15,6 +16,7 @@ from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.errors import SaslAuthenticationException
 
+_BASIC: Final = "Basic"
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # A retry may succeed: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
@@ -32,7 +34,7 @@ def by_secret(scope: str | None) -> dict[str, str]:
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
     """Return the Authorization header. encode: applied to id and secret, None for no encoding."""
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
-    return f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}"
+    return f"{_BASIC} {base64.b64encode(':'.join(pair).encode()).decode()}"
 
 
 def by_client_assertion(assertion: str, client_id: str | None, scope: str | None) -> dict[str, str]:
@@ -56,6 +58,14 @@ def assertion_in(form: Mapping[str, str]) -> str:
     return form.get("client_assertion") or form.get("assertion") or ""
 
 
+def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the secrets in the Authorization header of a request, as it has them and decoded."""
+    scheme, _, sent = headers.get("Authorization", "").partition(" ")
+    if scheme != _BASIC:
+        return (sent,)
+    return sent, base64.b64decode(sent).decode().partition(":")[2]
+
+
 def _scope(scope: str | None) -> dict[str, str]:
     return {"scope": scope} if scope else {}
 
@@ -65,18 +75,19 @@ def token_of_answer(
     body: bytes,
     now: float,
     *,
+    secrets: Iterable[str] = (),
     retry_after_s: float | None = None,
     extensions: Mapping[str, str] | None = None,
 ) -> OAuthBearerToken:
     """Return the token in a response. Raise TokenException if it has no valid token.
 
-    now: when the response was received.
+    now: when the response was received. secrets: what the client has sent, such as its secret.
     """
     found = _object(body)
     if not 200 <= status < 300:
         is_final = status not in _RETRIABLE and (status < 500 or status in _NOT_RETRIABLE)
         raise TokenException(
-            f"it answered {status}{_described(found)}",
+            f"it answered {status}{_described(found, secrets)}",
             is_final=is_final,
             retry_after_s=None if is_final else retry_after_s,
         )
@@ -99,9 +110,10 @@ def _object(body: bytes) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _described(found: Mapping[str, object] | None) -> str:
+def _described(found: Mapping[str, object] | None, secrets: Iterable[str]) -> str:
+    sent = tuple(secrets)
     texts = [(found or {}).get(name) for name in ("error", "error_description")]
-    said = ": ".join(printable(text) for text in texts if isinstance(text, str) and text)
+    said = ": ".join(printable(text, sent) for text in texts if isinstance(text, str) and text)
     return f" ({said})" if said else ""
 
 

@@ -2,9 +2,13 @@
 
 ::
 
-    NOTHING ──fetched──> SERVING ──its window begins──> SERVING, and another is fetched
-       ^  failed: again after a pause  │  failed: again after a pause, the old one serves
-       └──────── expired ──────────────┘
+    NOTHING ──────── a token is fetched ───────> SERVING
+       ^                                            │
+       └──────── the token has expired ─────────────┘
+
+In NOTHING, clients wait, and a fetch that fails is repeated after a pause. In SERVING, clients get
+the token. When the refresh window of the token begins, the next token is fetched, and replaces it.
+If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
 
 The next fetch is also due if a broker rejects the token. The token is still used until then: the
 cause may be that broker's clock or keys.

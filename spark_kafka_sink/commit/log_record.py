@@ -144,7 +144,9 @@ class BatchPlace(Enum):
     NEXT = "it comes after the last one that was written: write it"
     REPLAY = "it was written by an earlier run: count its rows and compare"
     SAME_RUN = "this run has written it: two saves of one micro-batch share an owner"
-    OLDER = "a later one was written: the checkpoint is an older copy, or two queries share it"
+    OLDER = (
+        "a later micro-batch was written: the checkpoint is an older copy, or two queries share it"
+    )
 
 
 class RecordState(Enum):

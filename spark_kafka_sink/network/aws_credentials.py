@@ -34,6 +34,7 @@ from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, install_extra
+from spark_kafka_sink.logs import shown_value
 from spark_kafka_sink.model import __version__
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
@@ -101,7 +102,7 @@ class AwsTokens:
         """The AWS profile as error messages show it, with references unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
-        return f"profile {printable(name)!r}" if name else _OF_ENVIRONMENT
+        return f"profile {shown_value(name)}" if name else _OF_ENVIRONMENT
 
     def _region(self) -> str:
         """Return the AWS region of the cluster.

@@ -111,6 +111,16 @@ def is_url(url: str) -> bool:
     return parts.scheme in _SCHEMES and bool(parts.hostname) and is_text
 
 
+def has_at_behind_host(url: str) -> bool:
+    """Return whether a URL has an ``@`` behind its host.
+
+    Then the host may be a part of the credentials. A ``/`` in a password ends them, if it is not
+    percent-encoded.
+    """
+    parts = urlsplit(url)
+    return any("@" in each for each in (parts.path, parts.query, parts.fragment))
+
+
 def without_user(url: str) -> tuple[str, str | None]:
     """Return a URL without its user and password, and these two as ``user:password``, or None."""
     parts = urlsplit(url)
@@ -119,8 +129,13 @@ def without_user(url: str) -> tuple[str, str | None]:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as messages show it: without user, query and fragment."""
+    """Return a URL as messages show it: without user, query and fragment.
+
+    If there is an ``@`` behind the host, return only the scheme.
+    """
     parts = urlsplit(url)
+    if has_at_behind_host(url):
+        return f"{parts.scheme}://…"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.auth.gssapi import (
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OTHER_USER, printable
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
-from spark_kafka_sink.logs import masked
+from spark_kafka_sink.logs import may_be_key, unless_key
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
@@ -128,13 +128,14 @@ class Kerberos:
         principal = config.sasl_kerberos_principal or self._in_jaas("principal")
         service = config.sasl_kerberos_service_name or self._in_jaas("serviceName")
         given = ((options.principal, principal), (options.service, service))
+        texts = [(value, "***" if may_be_key(text) else text) for value, text in given]
         options = replace(
-            options, shown=tuple((value, text) for value, text in given if value and value != text)
+            options, shown=tuple((value, text) for value, text in texts if value and value != text)
         )
         if options.keytab is None:
             return replace(options, cache=self._checked_cache(options.cache)), b""
         if keytab:
-            origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
+            origin = f"the keytab {unless_key(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
             # Its name is not shown, because the text of this option is secret.
             origin = f"the keytab keyTab of {Option('sasl.jaas.config')}"

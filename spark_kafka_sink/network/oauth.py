@@ -43,6 +43,7 @@ from spark_kafka_sink.auth.token_endpoint import (
     by_client_assertion,
     by_jwt_bearer,
     by_secret,
+    secrets_in,
     token_of_answer,
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
@@ -54,7 +55,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     name_options,
 )
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import shown_value, unless_key, warn_once
 from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable
@@ -290,6 +291,8 @@ class OAuth:
             answer.status,
             answer.body,
             time.time(),
+            # The header may have the client secret in another encoding.
+            secrets=(*secrets_in(headers), assertion_in(form), settings.client_secret or ""),
             retry_after_s=answer.retry_after_s,
             extensions=dict(settings.extensions),
         )
@@ -377,7 +380,7 @@ class OAuth:
         written = config.sasl_oauthbearer_jwt_retriever_class
         retriever = self._retriever(written)
         if retriever not in _RETRIEVERS:
-            return OAuthSettings(retriever, written, extensions=extensions)
+            return OAuthSettings(retriever, unless_key(written), extensions=extensions)
         given = config.sasl_oauthbearer_token_endpoint_url
         url = self._values.text(_URL, given)
         file = None if url is None else _FILE_URL.fullmatch(url)
@@ -396,7 +399,7 @@ class OAuth:
     ) -> OAuthSettings:
         from spark_kafka_sink.network.http import is_encrypted, shown_url  # noqa: PLC0415
 
-        config, text = self._config, self._values.text
+        config, text = self._config, self._values.at_once().text
         secret = config.sasl_oauthbearer_client_credentials_client_secret
         client_id = text(_CLIENT_ID, config.sasl_oauthbearer_client_credentials_client_id)
         client_secret = text(_CLIENT_SECRET, secret)
@@ -495,7 +498,7 @@ class OAuth:
             return simple
         if _JAVA_CLASS.fullmatch(given) or "." not in given:
             raise ConfigException(
-                f"{Option(_RETRIEVER)} is {written!r}: expected one of Java's "
+                f"{Option(_RETRIEVER)} is {shown_value(written)}: expected one of Java's "
                 f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
                 "class can be used"
             )

@@ -12,8 +12,9 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.references import (
@@ -148,16 +149,19 @@ class OptionValues:
         self._limits = ProcessLimits.of(os.environ, _names[0]())
         self._references = References(providers(named), self._limits, os.environ, Disk())
 
+    def at_once(self) -> Self:
+        """Return values whose references read each file only once: see `References.at_once`."""
+        found = copy(self)
+        found._references = self._references.at_once()  # noqa: SLF001 - of the same class
+        return found
+
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its references (``${…}``) resolved, trimmed as in Java.
 
         Files with secrets often end with a line end. Raise ConfigException if a reference cannot be
         resolved.
         """
-        return trimmed(self._resolved(option, text))
-
-    def _resolved(self, option: str, text: str) -> str:
-        return self._references.resolved(str(Option(option)), text)
+        return trimmed(self._references.resolved(str(Option(option)), text))
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
         """Return an option's value with its references (``${…}``) resolved, None if it is unset."""
@@ -181,7 +185,8 @@ class OptionValues:
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
             # As in Java, the values inside the entry are not trimmed.
-            entry = parse_jaas(text).resolved(lambda value: self._resolved(_JAAS_OPTION, value))
+            references, option = self._references.at_once(), str(Option(_JAAS_OPTION))
+            entry = parse_jaas(text).resolved(lambda value: references.resolved(option, value))
         check_module(entry, mechanism, may_show_name=not is_reference)
         return entry
 

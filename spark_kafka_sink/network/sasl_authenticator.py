@@ -104,7 +104,7 @@ class SaslAuthenticator:
         code = response.error_code
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             mechanism = "" if self._exchange is None else self._exchange.mechanism
-            offered = printable(", ".join(response.mechanisms)) or "none"
+            offered = printable(", ".join(response.mechanisms), self._secrets) or "none"
             option = "" if self._login is None else self._login.mechanism_option
             raise UnsupportedSaslMechanismException(
                 f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
@@ -121,7 +121,7 @@ class SaslAuthenticator:
     def refusal(self, code: int, words: str | None) -> AuthenticationException:
         """Return the exception for a login that a broker refused. words: the broker's message."""
         user = "" if self._login is None else f" {self._login.user}"
-        said = printable(words) if words else error_code(code).name
+        said = printable(words, self._secrets) if words else error_code(code).name
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
         if code == error_codes.ILLEGAL_SASL_STATE:
             return IllegalSaslStateException(sentence)
@@ -147,6 +147,10 @@ class SaslAuthenticator:
         if answer is None and not exchange.is_complete:
             raise SaslAuthenticationException(f"{self._peer} ended the SASL login too early")
         return answer
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        return () if self._exchange is None else self._exchange.secrets
 
     @property
     def is_complete(self) -> bool:

@@ -39,7 +39,6 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -56,7 +55,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     SslAuthenticationException,
 )
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import may_be_key, shown_value, warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
@@ -112,7 +111,7 @@ class _Credentials:
     def description(self, mechanism: str) -> str:
         """Return a description of the credentials for error messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {printable(self.name)!r} by {mechanism}"
+        return f"of {kind} {shown_value(self.name)} by {mechanism}"
 
 
 class _TokenHint:
@@ -204,7 +203,7 @@ def resolved_login(config: ProducerConfig) -> str:
     KafkaException if a reference has no value, or if the file has no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
-    values = OptionValues(config)
+    values = OptionValues(config).at_once()
     found: list[Any] = []
     for each in option_fields():
         given = getattr(config, each.name)
@@ -512,7 +511,7 @@ class Security:
             nonce=secrets.token_urlsafe(24),
             keys=_KEY_CACHE,
             is_token=given.is_token,
-            name=given.name,
+            name="***" if may_be_key(given.name) else given.name,
         )
 
     def _exchange_again(self) -> SaslExchange:
@@ -549,9 +548,10 @@ class Security:
                 f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
                 f"{Option('sasl.password')}"
             )
+        values = self._values.at_once()
         found = [
-            self._values.resolved("sasl.username", user),
-            self._values.resolved("sasl.password", password.value),
+            values.resolved("sasl.username", user),
+            values.resolved("sasl.password", password.value),
         ]
         self._check_not_empty(str(Option("sasl.username")), found[0], user)
         self._check_not_empty(str(Option("sasl.password")), found[1], password.value)
@@ -575,7 +575,7 @@ class Security:
         """
         if not given.is_token and self._user not in {"", given.user}:
             raise SaslAuthenticationException(
-                f"the user name {printable(given.name)!r} is not the one of the first login: "
+                f"the user name {shown_value(given.name)} is not the one of the first login: "
                 f"{OTHER_USER}"
             )
         self._user = given.user

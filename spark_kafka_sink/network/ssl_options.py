@@ -16,7 +16,7 @@ from spark_kafka_sink.auth.pem import PEM_BEGIN, StoreKind, store_kind
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
-from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.logs import shown_value, unless_key, warn_once
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.network.option_values import OptionValues
 
@@ -75,8 +75,9 @@ def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSui
     old = [_known(name, written) for name in names if name not in TLS_1_3_SUITES]
     if new and {*new} != {*TLS_1_3_SUITES}:
         raise ConfigException(
-            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot choose among the suites of "
-            f"TLS 1.3: list {', '.join(TLS_1_3_SUITES)}, or none of them, to use TLS 1.2"
+            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot enable only some of the "
+            f"suites of TLS 1.3: list all of them ({', '.join(TLS_1_3_SUITES)}), or list none of "
+            "them and use TLS 1.2"
         )
     versions = [("TLSv1.2", bool(old) or not names), ("TLSv1.3", bool(new) or not names)]
     return CipherSuites(
@@ -87,9 +88,9 @@ def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSui
 def _known(name: str, written: str | None) -> str:
     found = name if name in _OPENSSL_NAMES else TLS_1_2_SUITES.get(name)
     if found is None:
-        shown = repr(name) if written is None else f"a suite of {written!r}"
+        suite = shown_value(name) if written is None else f"a suite of {shown_value(written)}"
         raise ConfigException(
-            f"ssl.cipher.suites has {shown}, which is unknown: expected a suite of TLS 1.2 "
+            f"ssl.cipher.suites has {suite}, which is unknown: expected a suite of TLS 1.2 "
             "with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
     return found
@@ -114,6 +115,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
             f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
             "certificate of a trusted CA can pose as the server",
         )
+    values = values.at_once()
     written = config.ssl_cipher_suites
     listed = values.resolved("ssl.cipher.suites", written).split(",")
     suites = cipher_suites(
@@ -179,7 +181,7 @@ class _Stores:
                 f"{' and '.join(str(Option(name)) for name in _FOR_TEXT[kind])} to the text"
             )
         # The location in error messages has its references unresolved.
-        origin = f"the file {masked(location)} of {option}"
+        origin = f"the file {unless_key(location)} of {option}"
         found = self._values.content(path, origin)
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
             if password is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from spark_kafka_sink.config import SECRETS, is_java_class, may_be_java_class
 from spark_kafka_sink.errors import ConfigException, KafkaException, add_last_line, message_of
-from spark_kafka_sink.logs import safe_logging
+from spark_kafka_sink.logs import may_be_key, safe_logging, shown_value
 from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,11 @@ def load(option: str, given: object) -> object:
     """
     if not isinstance(given, str):
         return given
+    if may_be_key(given):
+        raise ConfigException(
+            f"{option} is {shown_value(given)}: expected a Python object, a class, or the name of "
+            "one as module.Name"
+        )
     module_name, _, name = given.strip().rpartition(".")
     try:
         found: object = getattr(import_module(module_name), name)
@@ -69,7 +74,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
 
 
 def name_of(plugin: object) -> str:
-    """Return the name of a user's function, or else the name of its object's class."""
+    """Return the name of a user's function; for an object of a user's class, that of the class."""
     return str(getattr(plugin, "__qualname__", type(plugin).__qualname__))
 
 

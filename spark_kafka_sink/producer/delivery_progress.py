@@ -16,9 +16,9 @@ class DeliveryProgress(NamedTuple):
 
     records, bytes: acknowledged records, and their size before compression. pending: records that
     are in batches and not acknowledged. throttled: for how many seconds each node still throttles
-    this client. retried: the number of batches that are sent again, by the node that leads their
-    partition; -1 for partitions without a leader. unreachable: why a node has no connection, for
-    each node that is needed.
+    this client. retried: for each node, the number of batches that are sent again to partitions
+    that it leads; -1 stands for partitions without a leader. unreachable: why a node has no
+    connection, for each node that is needed.
     """
 
     records: int

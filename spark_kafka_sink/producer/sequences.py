@@ -100,7 +100,10 @@ class Sequences:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether any batch with a sequence has no response yet, including failed batches."""
+        """Whether a batch with a sequence still waits for its response.
+
+        This includes a batch that has already failed, for example by its delivery timeout.
+        """
         return any(known.in_flight for known in self._partitions.values())
 
     def adopt(self, producer: ProducerIdAndEpoch) -> None:

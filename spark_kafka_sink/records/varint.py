@@ -116,8 +116,8 @@ class VarintFields:
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
         """Add a varint to each row.
 
-        widths: the result of `varint_widths`, if it is known. A width of 0, with the number 0, adds
-        nothing to a row.
+        widths: the result of `varint_widths`, if it is known. Where a width is 0, nothing is added
+        to the row, and the number must be 0.
         """
         if widths is None:
             widths = varint_widths(zigzagged)

@@ -1,25 +1,33 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
 This module replaces references in options, such as ``${env:NAME}``, by their values. No error
-message shows a secret, nor the user in a URL.
+message shows a secret, nor the user in a URL. If it is not clear where the user in a URL ends,
+messages show nothing of the URL but its scheme.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.auth.mechanisms import PLAIN, utf8
-from spark_kafka_sink.auth.token_endpoint import basic_authorization, by_secret, token_of_answer
+from spark_kafka_sink.auth.token_endpoint import (
+    basic_authorization,
+    by_secret,
+    secrets_in,
+    token_of_answer,
+)
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException, Option, name_options
-from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.network.http import (
     HttpException,
     HttpLimits,
+    has_at_behind_host,
     is_encrypted,
     is_remote,
     is_url,
@@ -56,6 +64,8 @@ _HEADERS: Final = {
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
 }
 _OF_BROKERS: Final = "kafka.".__add__
+# URLs may contain commas, also in a password. The next URL may be a reference.
+_BETWEEN_URLS: Final = re.compile(r",(?=\s*(?:https?://|\$\{|,|$))", re.IGNORECASE)
 _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 
 
@@ -79,7 +89,7 @@ class _Connection:
         self._values = OptionValues(config)
         self._given = {name: secret.value for name, secret in settings.connection}
         self._users: dict[str, str] = {}
-        listed = self._given[URL_OPTION].split(",")
+        listed = _BETWEEN_URLS.split(self._given[URL_OPTION])
         self._given_urls = [each.strip() for each in listed if each.strip()]
         self._urls = [self._url(each) for each in self._given_urls]
         self._context = self._tls_context()
@@ -96,19 +106,39 @@ class _Connection:
         return self._values.text(name, self._given.get(name)) or None
 
     def _url(self, given: str) -> RegistryUrl:
-        has_reference = self._values.has_reference(given)
         text = self._values.resolved(URL_OPTION, given)
-        if not is_url(text) or " " in text:
-            shown = given if has_reference else masked(given)
+        if not _is_registry_url(text):
             message = (
-                f"option {URL_OPTION} is {shown!r}: expected https://host:port, several separated "
-                "by commas"
+                f"option {URL_OPTION} is {self._shown_invalid(given)!r}: expected "
+                "https://host:port, several separated by commas"
+            )
+            raise ConfigException(message)
+        if has_at_behind_host(text):
+            message = (
+                f"option {URL_OPTION} is {_scheme_of(given)!r}, with an @ behind the host: if the "
+                "user or the password contains / or ? or #, write %2F, %3F or %23 for it; "
+                "elsewhere, write %40 for @"
             )
             raise ConfigException(message)
         address, user = without_user(text)
         if user is not None:
             self._users[address] = user
-        return RegistryUrl(address, given if has_reference else shown_url(address))
+        return RegistryUrl(address, self._shown(given, address))
+
+    def _shown(self, given: str, address: str) -> str:
+        """Return a URL as messages show it: with references in place of their values."""
+        if self._values.is_reference(given):
+            return given
+        if not self._values.has_reference(given):
+            return shown_url(address)
+        scheme, colon, _ = given.partition("://")
+        host = _without_query(given.rpartition("@")[2])
+        return f"{scheme}://{host}" if colon and "://" not in host else host
+
+    def _shown_invalid(self, given: str) -> str:
+        if self._values.is_reference(given):
+            return given
+        return _scheme_of(given) if "@" in self._given[URL_OPTION] else _without_query(given)
 
     def _tls_context(self) -> ssl.SSLContext | None:
         if not any(is_encrypted(url.address) for url in self._urls):
@@ -197,7 +227,9 @@ class _Connection:
         given = self._text(name)
         if given is None or given.upper() in sources:
             return None if given is None else given.upper()
-        raise ConfigException(f"option {name} is {given!r}: expected {', '.join(sources)}")
+        raise ConfigException(
+            f"option {name} is {shown_value(given)}: expected {', '.join(sources)}"
+        )
 
     def _basic(self) -> str | None:
         """Return ``user:password`` if options basic.auth.* choose them, else None."""
@@ -221,6 +253,7 @@ class _Connection:
         """Return ``user:password`` from the SASL options for the brokers."""
         config, values = self._config, self._values
         with name_options(_OF_BROKERS):
+            values = values.at_once()
             user = values.text("sasl.username", config.sasl_username)
             password = values.text("sasl.password", config.sasl_password)
             if config.sasl_jaas_config is not None:
@@ -312,7 +345,25 @@ class _Connection:
             except HttpException as error:
                 raise TokenException(str(error), is_final=error.is_refused) from None
             return token_of_answer(
-                answer.status, answer.body, time.time(), retry_after_s=answer.retry_after_s
+                answer.status,
+                answer.body,
+                time.time(),
+                secrets=secrets_in(authorization),
+                retry_after_s=answer.retry_after_s,
             ).value
 
         return fetch
+
+
+def _is_registry_url(text: str) -> bool:
+    return is_url(text) and " " not in text and "," not in shown_url(text).split("/")[2]
+
+
+def _without_query(url: str) -> str:
+    return re.split(r"[?#]", url)[0]
+
+
+def _scheme_of(text: str) -> str:
+    """Return the beginning of a URL, without anything that may be secret."""
+    scheme, colon, _ = text.partition("://")
+    return f"{scheme}://…" if colon and scheme.isalpha() else "…"

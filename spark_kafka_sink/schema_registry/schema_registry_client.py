@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.token_endpoint import secrets_in
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import (
@@ -95,6 +96,8 @@ class SchemaRegistryClient:
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
         # A version never changes, so each is asked for once.
         self._versions: dict[tuple[str, int], RegisteredSchema] = {}
+        # What the registry must not say in errors.
+        self._secrets: frozenset[str] = frozenset()
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class SchemaRegistryClient:
             return known
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
-        has_rules = bool(found.get("ruleSet"))
+        has_rules = _has_rules(found)
         schema_id, guid = _id(found, what), _guid(found, what)
         return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
@@ -163,29 +166,32 @@ class SchemaRegistryClient:
         what = f"get the schema with id {schema_id}"
         return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
 
-    def referenced(self, schema: Schema) -> list[Schema]:
+    def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema needs: those that it references, and so on.
 
-        Each schema comes after the schemas that it references itself. Raise DataException if the
-        registry lacks one of them, or if there are more than a hundred.
+        Each schema comes after the schemas that it references itself. If several references have
+        the same name, only the first one counts, as in Confluent's clients for Java. Raise
+        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
-        self._add_referenced(schema, found, set())
-        return list(found.values())
+        self._add_referenced(schema, found, set(), set())
+        return found
 
     def _add_referenced(
         self,
         schema: Schema,
         found: dict[SchemaReference, Schema],
-        asked: set[tuple[str, int]],
+        names: set[str],
+        places: set[tuple[str, int]],
     ) -> None:
         for reference in schema.references:
             place = (reference.subject, reference.version)
-            if place in asked:
+            if reference.name in names or place in places:
                 continue
-            asked.add(place)
-            where = f"version {reference.version} of subject {reference.subject!r}"
-            if len(asked) > _MOST_REFERENCED:
+            names.add(reference.name)
+            places.add(place)
+            where = str(reference)
+            if len(names) > _MOST_REFERENCED:
                 message = (
                     f"the schema references more than {_MOST_REFERENCED} schemas, with {where}"
                 )
@@ -197,7 +203,7 @@ class SchemaRegistryClient:
                     f"{where}: register it"
                 )
                 raise DataException(message)
-            self._add_referenced(there.schema, found, asked)
+            self._add_referenced(there.schema, found, names, places)
             found[reference] = there.schema
 
     # -- requests ---------------------------------------------------------------------------------
@@ -231,7 +237,7 @@ class SchemaRegistryClient:
         while True:
             answer, retry_after_s = self._ask_each(method, path, body, end, reasons)
             if answer is not None:
-                return _object(answer, what)
+                return _object(answer, what, self._secrets)
             wait_s = min(_FIRST_WAIT_S * 2**retries, _LONGEST_WAIT_S) * self._random.random()
             if retry_after_s is not None:
                 wait_s = min(retry_after_s, _LONGEST_WAIT_S)
@@ -267,10 +273,9 @@ class SchemaRegistryClient:
                 may_retry = True
                 continue
             try:
-                headers = {
-                    "Accept": f"{_MEDIA_TYPE}, application/json",
-                    **self._headers(each.address),
-                }
+                given = self._headers(each.address)
+                self._secrets |= {*secrets_in(given)}
+                headers = {"Accept": f"{_MEDIA_TYPE}, application/json", **given}
                 if body is not None:
                     headers["Content-Type"] = _MEDIA_TYPE
                 context = self._context if is_encrypted(each.address) else None
@@ -287,7 +292,7 @@ class SchemaRegistryClient:
                     return answer, None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
-                reason, is_final = _said(answer), False
+                reason, is_final = _said(answer, self._secrets), False
             reasons[each] = reason
             may_retry = may_retry or not is_final
         if not may_retry:
@@ -346,31 +351,31 @@ def _parsed(body: bytes) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _said(answer: HttpAnswer) -> str:
+def _said(answer: HttpAnswer, secrets: Iterable[str]) -> str:
     """Return a phrase: the status of a response, and its error code and message if it has them."""
-    code, message = _error_of(answer)
+    code, message = _error_of(answer, secrets)
     said = "" if code in (None, answer.status) else f", error code {code}"
     return f"it answered {answer.status}{said}" + (f" ({message})" if message else "")
 
 
-def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
+def _error_of(answer: HttpAnswer, secrets: Iterable[str]) -> tuple[int | None, str]:
     found = _parsed(answer.body) or {}
     code, message = found.get("error_code"), found.get("message")
     code = code if isinstance(code, int) and not isinstance(code, bool) else None
-    return code, printable(message) if isinstance(message, str) else ""
+    return code, printable(message, secrets) if isinstance(message, str) else ""
 
 
-def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
+def _object(answer: HttpAnswer, what: str, secrets: Iterable[str]) -> Mapping[str, Any]:
     """Return the JSON object in a response.
 
-    what: what the call does, for error messages. Raise RestClientException if the status is not
-    2xx, or if the body is not a JSON object.
+    what: what the call does, for error messages. secrets: what those do not show. Raise
+    RestClientException if the status is not 2xx, or if the body is not a JSON object.
     """
     if not 200 <= answer.status < 300:
-        code, _ = _error_of(answer)
+        code, _ = _error_of(answer, secrets)
         advice = _ADVICE.get(code or 0) or _ADVICE.get(answer.status)
         raise RestClientException(
-            f"the schema registry cannot {what}: {_said(answer)}"
+            f"the schema registry cannot {what}: {_said(answer, secrets)}"
             + (f"; {advice}" if advice else ""),
             status=answer.status,
             error_code=answer.status if code is None else code,
@@ -413,20 +418,29 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
     subject, version = found.get("subject", ""), found.get("version", 0)
     if not all(isinstance(each, str) for each in (text, kind, subject)):
         raise _no_answer(what, "has no schema")
-    references = tuple(_reference(each, what) for each in found.get("references") or ())
+    references = found.get("references") or []
+    if not isinstance(references, list):
+        raise _no_answer(what, "has invalid references")
     return RegisteredSchema(
-        Schema(str(text), str(kind), references),
+        Schema(str(text), str(kind), tuple(_reference(each, what) for each in references)),
         _id(found, what) if schema_id is None else schema_id,
         subject,
         version if isinstance(version, int) else 0,
-        has_rules=bool(found.get("ruleSet")),
+        has_rules=_has_rules(found),
         guid=_guid(found, what),
     )
+
+
+def _has_rules(found: Mapping[str, Any]) -> bool:
+    """Return whether a schema has rules. Empty lists are none; anything unknown may be a rule."""
+    rules = found.get("ruleSet")
+    return any(rules.values()) if isinstance(rules, dict) else bool(rules)
 
 
 def _reference(found: object, what: str) -> SchemaReference:
     parts = found if isinstance(found, dict) else {}
     name, subject, version = (parts.get(each) for each in ("name", "subject", "version"))
-    if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+    has_names = isinstance(name, str) and isinstance(subject, str)
+    if not has_names or not isinstance(version, int) or isinstance(version, bool):
         raise _no_answer(what, "has an invalid reference")
-    return SchemaReference(name, subject, version)
+    return SchemaReference(str(name), str(subject), version)

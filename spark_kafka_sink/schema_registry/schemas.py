@@ -21,6 +21,9 @@ class SchemaReference:
     subject: str
     version: int
 
+    def __str__(self) -> str:
+        return f"version {self.version} of subject {self.subject!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:

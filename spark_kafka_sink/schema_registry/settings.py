@@ -15,6 +15,7 @@ from typing import Final
 
 from spark_kafka_sink.config import of_other_client, option_fields
 from spark_kafka_sink.errors import ConfigException, name_options
+from spark_kafka_sink.logs import shown_value
 from spark_kafka_sink.model import LARGEST_INT32, Secret
 
 URL_OPTION: Final = "schema.registry.url"
@@ -190,7 +191,7 @@ def of_registry_client(name: str) -> str | None:
 def _flag(name: str, value: str | None) -> bool | None:
     if value is None or value.strip().lower() in ("true", "false"):
         return None if value is None else value.strip().lower() == "true"
-    raise ConfigException(f"option {name} is {value!r}: expected true or false")
+    raise ConfigException(f"option {name} is {shown_value(value)}: expected true or false")
 
 
 def _subject(name: str, value: str) -> str:
@@ -207,7 +208,7 @@ def _strategy(name: str, value: str) -> SubjectNameStrategy:
         if chosen.upper() in (each.name, each.value.upper(), short.upper()):
             return each
     names = ", ".join(each.value for each in SubjectNameStrategy)
-    raise ConfigException(f"option {name} is {value!r}: expected {names}")
+    raise ConfigException(f"option {name} is {shown_value(value)}: expected {names}")
 
 
 def _is_header_serializer(name: str, value: str) -> bool:
@@ -215,7 +216,9 @@ def _is_header_serializer(name: str, value: str) -> bool:
     chosen = value.strip().rpartition(".")[2]
     if chosen in _ID_SERIALIZERS:
         return _ID_SERIALIZERS[chosen]
-    raise ConfigException(f"option {name} is {value!r}: expected {' or '.join(_ID_SERIALIZERS)}")
+    raise ConfigException(
+        f"option {name} is {shown_value(value)}: expected {' or '.join(_ID_SERIALIZERS)}"
+    )
 
 
 def _seconds(name: str, value: str | None) -> float:
@@ -227,7 +230,9 @@ def _seconds(name: str, value: str | None) -> float:
         seconds = math.nan
     if math.isfinite(seconds):
         return seconds
-    raise ConfigException(f"option {name} is {value!r}: expected seconds, or -1 for no limit")
+    raise ConfigException(
+        f"option {name} is {shown_value(value)}: expected seconds, or -1 for no limit"
+    )
 
 
 def _schema_id(name: str, value: str | None) -> int | None:
@@ -236,4 +241,4 @@ def _schema_id(name: str, value: str | None) -> int | None:
         return None
     if re.fullmatch(r"\s*[0-9]{1,10}\s*", value) and int(value) <= LARGEST_INT32:
         return int(value)
-    raise ConfigException(f"option {name} is {value!r}: expected the id of a schema")
+    raise ConfigException(f"option {name} is {shown_value(value)}: expected the id of a schema")

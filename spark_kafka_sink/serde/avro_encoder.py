@@ -9,8 +9,8 @@ a list is one piece of them.
 A part of a row that is null, or that is inside a null struct or list, has a width of 0 in every
 piece, whatever Arrow has in its place. A mask says which parts are *live*.
 
-Rows that cannot be written are found on the way. They are encoded as any bytes, which the caller
-does not send.
+Rows that cannot be written are found while the column is encoded. Their bytes have no meaning, and
+the caller does not send them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
@@ -144,16 +144,26 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 # -- parsing --------------------------------------------------------------------------------------
 
 
-def parse_schema(text: str, referenced: Sequence[str] = ()) -> AvroType:
+class ReferencedSchema(NamedTuple):
+    """A schema that defines names for another one. where: where it is, for error messages."""
+
+    text: str
+    where: str
+
+
+def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
 
     referenced: schemas that define names which the schema uses, each after those that it uses
     itself.
     """
     parser = _Parser()
-    for each in referenced:
-        _parsed(parser, each)
-    return _parsed(parser, text)
+    try:
+        for each in referenced:
+            parser.parse(_loaded(each.text), "", each.where)
+        return parser.parse(_loaded(text), "", _ROOT)
+    except RecursionError:
+        raise DataException("the Avro schema is nested too deeply") from None
 
 
 def schema_name(text: str) -> str | None:
@@ -165,13 +175,6 @@ def schema_name(text: str) -> str | None:
     if isinstance(found, dict) and found.get("type") in _NAMED:
         return _full_name(found, "", _ROOT)
     return None
-
-
-def _parsed(parser: _Parser, text: str) -> AvroType:
-    try:
-        return parser.parse(_loaded(text), "", _ROOT)
-    except RecursionError:
-        raise DataException("the Avro schema is nested too deeply") from None
 
 
 def _loaded(text: str) -> object:

@@ -14,6 +14,7 @@ not. Then each row must have a value. `fit_json` returns such rules, and tasks c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -272,13 +273,16 @@ class _Fitter:
     def _target(self, schema: Mapping[str, Any]) -> JsonSchema | None:
         """Return the schema to which ``$ref`` refers.
 
-        Return None if there is no ``$ref``, or if it refers to another document.
+        Return None if there is no ``$ref``, or if it refers to another document or to an anchor.
         """
         name = schema.get("$ref")
         if not isinstance(name, str) or not name.startswith("#"):
             return None
+        pointer = _percent_decoded(name[1:])
+        if pointer and not pointer.startswith("/"):
+            return None
         found: Any = self._root
-        for part in name[1:].split("/")[1:]:
+        for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
                 found = found[int(key)]
@@ -395,6 +399,13 @@ class _Fitter:
         except DataException:
             return False
         return True
+
+
+def _percent_decoded(text: str) -> str:
+    def decoded(escapes: re.Match[str]) -> str:
+        return bytes.fromhex(escapes[0].replace("%", "")).decode(errors="replace")
+
+    return re.sub(r"(?:%[0-9A-Fa-f]{2})+", decoded, text)
 
 
 def _is_of_type(column: ColumnType, accepted: object) -> bool:

@@ -6,6 +6,9 @@ names. They are written as in the API of schema registries.
 `to_kafka` marks a value that is to have a format in the metadata of the column, so that the option
 valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does.
 
+A column that `to_kafka` has converted to text is marked, too, because Avro would write this text
+and not the values that the column had.
+
 For JSON, the mark has the type of the rows, too, from which their schema is derived. A union of two
 DataFrames has only the mark of the first one. So each row has the number of its type beside its
 JSON, and tasks compare it.
@@ -46,6 +49,7 @@ FORMAT_OPTIONS: Final = (
 )
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
+_CONVERTED: Final = "pykafka.converted"
 _JSON_FIELD, _NUMBER_FIELD = "json", "type"
 _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 
@@ -134,6 +138,29 @@ def _reference(found: object) -> SchemaReference | None:
 def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
     """Return the mark of a column's format as column metadata. rows: the type of JSON rows."""
     return {_MARK: chosen} if rows is None else {_MARK: chosen, _TYPE: _bare(rows).json()}
+
+
+def as_converted(from_type: str) -> dict[str, Any]:
+    """Return the mark of a column that was converted to text. from_type: the type it had before."""
+    return {_CONVERTED: from_type}
+
+
+def refuse_converted(chosen: Mapping[str, str], schema: StructType) -> None:
+    """Raise ConfigException for a column that is to be Avro, but was converted to text before.
+
+    chosen: the format of each column that has one.
+    """
+    for column in schema.fields:
+        from_type = (column.metadata or {}).get(_CONVERTED)
+        if from_type is None or chosen.get(column.name) != AVRO:
+            continue
+        instead = 'key_format="avro"' if column.name == "key" else 'value="avro"'
+        message = (
+            f"to_kafka has converted the column {column.name} from {from_type} to a string, and "
+            f"option {column.name}Format is {AVRO}: call to_kafka with {instead}, or cast the "
+            "column to string before, if it is to be a string in Avro"
+        )
+        raise ConfigException(message)
 
 
 def numbered_json(texts: Column, rows: StructType) -> Column:

@@ -41,7 +41,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException, Option, name_options
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
     REGISTRY_OPTIONS,
@@ -335,7 +335,7 @@ def _is_own(name: str) -> bool:
 def _lenient(value: str) -> bool:
     chosen = value.strip().lower()
     if chosen not in ("error", "warn"):
-        message = f"option unknownOptions is {value!r}: expected error or warn"
+        message = f"option unknownOptions is {shown_value(value)}: expected error or warn"
         raise ConfigException(message)
     return chosen == "warn"
 
@@ -372,7 +372,7 @@ def _is_on(given: Mapping[str, str], name: str) -> bool:
     """Return the value of a boolean option, which is False by default."""
     value = given.get(name.lower(), "false")
     if value.strip().lower() not in ("true", "false"):
-        message = f"option {name} is {value!r}: expected true or false"
+        message = f"option {name} is {shown_value(value)}: expected true or false"
         raise ConfigException(message)
     return value.strip().lower() == "true"
 
@@ -404,7 +404,7 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
         return None
     if re.fullmatch(r"\s*[0-9]{1,10}\s*", value) and 1 <= int(value) <= most:
         return int(value)
-    message = f"option {name} is {value!r}: expected a number from 1 to {most}"
+    message = f"option {name} is {shown_value(value)}: expected a number from 1 to {most}"
     raise ConfigException(message)
 
 

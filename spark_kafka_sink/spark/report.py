@@ -167,7 +167,7 @@ class ExpiredRowsReport:
 
     @staticmethod
     def summary(found: Sequence[ExpiredRowsReport]) -> str:
-        """Return a one-line summary of all topics, which names those with the most such rows."""
+        """Return one line for all topics. It names the topics with the most expired rows."""
         most = sorted(found, key=lambda part: -part.rows)[:_TOPICS_NAMED]
         topics = ", ".join(part.described() for part in most)
         more = len(found) - len(most)

@@ -134,7 +134,7 @@ def test_references_come_back(any_registry: Registry, new_name: str) -> None:
         assert found is not None
         assert found.schema_id == registered.schema_id
         assert found.schema.references == (reference,)
-        (there,) = client.referenced(found.schema)
+        (there,) = client.referenced(found.schema).values()
         assert canonical(there.text) == canonical(address.text)
 
 

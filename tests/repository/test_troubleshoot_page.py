@@ -77,7 +77,7 @@ PROVOKED_BY: Final = {
     ),
     "refused the login of the delegation token": (
         "security/test_delegation_tokens.py"
-        "::test_a_task_that_outlives_its_token_fails_with_the_brokers_setting"
+        "::test_a_task_that_outlives_its_token_fails_with_what_to_do"
     ),
     "Topic … not present in metadata after": (
         "spark/test_refusals.py::test_an_unknown_topic_is_named_within_max_block_ms"

@@ -20,6 +20,7 @@ from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import to_kafka, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -72,6 +73,32 @@ def test_every_part_of_a_record_is_a_column_or_an_expression(
             (place, offset, when_ms, b'{"n":%d}' % n, b"%d" % n, (("h", b"%d" % n),))
             for offset, n in enumerate((place, place + 2))
         ]
+
+
+def test_keys_keep_their_type_if_they_are_to_be_avro(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, "Ada")], "id BIGINT, name STRING")
+    options = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
+    for key, kind in ((F.struct("id"), "struct"), ("id", "bigint")):
+        kept = to_kafka(frame, key=key, value="avro", key_format="avro")
+        (found,) = kept.select("key", "value.id").collect()
+        assert found == ((1,) if kind == "struct" else 1, 1)
+        encoded = KafkaDataSource(options).check(kept.schema)[0].encodings
+        assert [each.column for each in encoded] == ["key", "value"]
+        # Without it, the key is text, which would be a string in Avro.
+        text = to_kafka(frame, key=key, value="avro")
+        KafkaDataSource(options).check(text.schema)
+        with pytest.raises(ConfigException, match=f"has converted the column key from {kind} to"):
+            KafkaDataSource({**options, "keyFormat": "avro"}).check(text.schema)
+    as_string = to_kafka(frame, key=F.col("id").cast("string"), value="avro")
+    KafkaDataSource({**options, "keyFormat": "avro"}).check(as_string.schema)
+    for value in ("json", F.struct("id"), "id"):
+        rows = to_kafka(frame, value=value)
+        with pytest.raises(ConfigException, match="to_kafka has converted the column value from"):
+            KafkaDataSource({**options, "valueFormat": "avro"}).check(rows.schema)
+    with pytest.raises(DataException, match="key_format is 'json_sr': expected 'avro'"):
+        to_kafka(frame, key="id", key_format="json_sr")
+    with pytest.raises(DataException, match="key_format has no effect without key"):
+        to_kafka(frame, key_format="avro")
 
 
 def test_bytes_stay_as_they_are_and_nulls_stay_null(

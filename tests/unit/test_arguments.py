@@ -210,6 +210,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "to_kafka(timestamp)": NO_COLUMNS,
     "to_kafka(topic)": NO_COLUMNS,
     "to_kafka(partition)": NO_COLUMNS,
+    "to_kafka(key_format)": [*NO_COLUMNS, "json", "Avro"],
     "write_batch(df)": NO_FRAMES,
     "write_batch(batch_id)": [None, "0", 1.5, True, [1], -1, 2**63],
     "write_batch(options)": NO_SINK_OPTIONS,

@@ -485,6 +485,7 @@ def test_a_value_that_is_wrong_is_told_with_what_is_expected() -> None:
         ({"acks": "2"}, "acks is '2': expected one of all, -1, 0, 1$"),
         ({"compression.type": 3}, "compression.type is 3: expected one of none, gzip, "),
         ({"client.id": 5}, "client.id is 5: expected text$"),
+        ({"client.rack": 5}, "client.rack is 5: expected text$"),
         ({"transactional.id": ""}, "transactional.id is '': expected non-empty text$"),
         ({"compression.gzip.level": 0}, r"compression.gzip.level is 0: expected one of -1, 1 to 9"),
         ({"partitioner.class": "x"}, r"one of roundrobin, uniformsticky, module.Name of a"),

@@ -120,7 +120,7 @@ class TransactionManager:
 
     @property
     def unacknowledged_call(self) -> TransactionalResult | None:
-        """The latest call if its caller has not received the result yet; it may have ended."""
+        """The latest call, None if its caller has received the result. It may have ended."""
         return self._calls.unacknowledged
 
     @property

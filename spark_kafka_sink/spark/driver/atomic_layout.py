@@ -164,9 +164,10 @@ def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
         return
     if "key" in encoded and keys_count(options.producer):
         message = (
-            "atomic_layout: the partition of a row is a hash of its key's bytes, and with "
-            "keyFormat only the tasks of the write make these bytes: use a string or binary key, "
-            "add a column partition that is never null, or write without atomic_layout"
+            "atomic_layout cannot be used with this keyFormat: it computes the partition of each "
+            "row from the bytes of the key, which the tasks of the write make later. Use a string "
+            "or binary key, add a column partition that is never null, or write without "
+            "atomic_layout"
         )
         raise ConfigException(message)
     if encoded and names_own_partitioner(options.producer.partitioner_class):

@@ -77,8 +77,8 @@ def mask_secrets(spark: SparkSession) -> None:
         reason = change_setting(spark, name, partial(_with, regex))
         if reason is not None:
             message = (
-                f"{name} could not be set ({reason}): where Spark shows options, it may show "
-                "secrets of Kafka; set it for the cluster as conf/spark-defaults.conf does"
+                f"{name} could not be set ({reason}), so Spark may show secrets of Kafka wherever "
+                f"it shows options; set {name} for the cluster, as conf/spark-defaults.conf does"
             )
             warn_once(logger, message)
     mask_client_logs(SECRET_NAMES)

@@ -15,12 +15,13 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     MapType,
+    StringType,
     StructType,
     VariantType,
 )
 
 from spark_kafka_sink.errors import DataException, listed
-from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_metadata, numbered_json
+from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_converted, as_metadata, numbered_json
 from spark_kafka_sink.spark.session import check_frame
 
 # These values stand for the whole row. To use a column of such a name, pass it as a Column.
@@ -46,6 +47,7 @@ def to_kafka(
     timestamp: str | Column | None = None,
     topic: str | Column | None = None,
     partition: str | Column | None = None,
+    key_format: str | None = None,
 ) -> DataFrame:
     """Return a DataFrame that has only the sink's columns.
 
@@ -54,16 +56,18 @@ def to_kafka(
     always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
     struct, which the sink writes as Avro, as with the option valueFormat. The value "json_sr" means
     the whole row as JSON whose schema is in a schema registry. It is a struct of the JSON and of a
-    number, by which the write finds rows that a union has added from elsewhere. Other keys and
-    values of type struct, array or map are converted to JSON, and all types other than string and
-    binary are cast to string. headers, timestamp, topic and partition must have the types that the
-    sink requires.
-    Raise DataException for an unknown column, and for an argument that is neither a name nor a
-    Column.
+    number, by which the write finds rows that a union has added from elsewhere. With the key_format
+    "avro", the key keeps its type, and the sink writes it as Avro, as with the option keyFormat.
+    Other keys and values of type struct, array or map are converted to JSON, and all types other
+    than string and binary are cast to string. headers, timestamp, topic and partition must have the
+    types that the sink requires.
+    Raise DataException for an unknown column, for an argument that is neither a name nor a Column,
+    and for another key_format.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
     check_frame("to_kafka", df)
+    _check_key_format(key_format, has_key=key is not None)
     given = {
         "key": key,
         "value": value,
@@ -84,12 +88,23 @@ def to_kafka(
         *(
             F.col(name).alias(name, metadata=_mark(df, value))
             if name == "value" and _is_format(value)
-            else _as_bytes(name, types[name])
+            else F.col(name).alias(name, metadata=as_metadata(AVRO))
+            if name == "key" and key_format is not None
+            else _as_bytes(name, types[name], is_row=name == "value" and _is_row(value))
             if name in _BYTES
             else F.col(name)
             for name in columns
         )
     )
+
+
+def _check_key_format(key_format: str | None, *, has_key: bool) -> None:
+    if key_format is None:
+        return
+    if key_format != AVRO:
+        raise DataException(f"to_kafka: key_format is {key_format!r}: expected {AVRO!r}")
+    if not has_key:
+        raise DataException("to_kafka: key_format has no effect without key: set key, or remove it")
 
 
 def _checked_column(argument: str, given: object) -> str | Column:
@@ -116,6 +131,10 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
     return df[f"`{given.replace('`', '``')}`"]
 
 
+def _is_row(given: str | Column) -> bool:
+    return isinstance(given, str) and given == JSON
+
+
 def _is_format(given: str | Column) -> bool:
     return isinstance(given, str) and given in _FORMATS
 
@@ -131,11 +150,19 @@ def _unknown(df: DataFrame, argument: str, name: str) -> str:
     return f"to_kafka: {argument} is {name!r}, but the data has no column of that name; {hint}"
 
 
-def _as_bytes(name: str, kind: DataType) -> Column:
-    """Return a column converted to string, or unchanged if it is string or binary."""
+def _as_bytes(name: str, kind: DataType, *, is_row: bool) -> Column:
+    """Return a column converted to string, or unchanged if it is string or binary.
+
+    is_row: whether it is a whole row that is JSON already.
+    """
+    column = F.col(name)
+    if is_row:
+        return column.alias(name, metadata=as_converted("struct"))
     # A string with a collation is cast to a plain string, since the sink accepts no other.
     if kind.simpleString() in ("string", "binary"):
-        return F.col(name)
-    if isinstance(kind, StructType | ArrayType | MapType | VariantType):
-        return F.to_json(F.col(name)).alias(name)
-    return F.col(name).cast("string").alias(name)
+        return column
+    if isinstance(kind, StringType):
+        return column.cast("string").alias(name)
+    is_nested = isinstance(kind, StructType | ArrayType | MapType | VariantType)
+    text = F.to_json(column) if is_nested else column.cast("string")
+    return text.alias(name, metadata=as_converted(kind.simpleString().partition("<")[0]))

@@ -293,9 +293,10 @@ def check_environment(
 
     This includes the partitioner, paths, brokers and topics, which may change between two writes.
     The returned options contain the results. in_batches: whether micro-batches are written.
-    may_remember: whether cached results up to metadata.max.age.ms old may be used. of_driver: the
-    producer's options with the credentials of the driver, if `options` have a delegation token. A
-    schema registry accepts no such token.
+    may_remember: whether cached results about the cluster, up to metadata.max.age.ms old, may be
+    used; micro-batches use schemas of earlier ones in any case. of_driver: the producer's options
+    with the credentials of the driver, if `options` have a delegation token. A schema registry
+    accepts no such token.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
@@ -307,7 +308,7 @@ def check_environment(
     warn_of_unsent_columns(schema)
     # Last, because it may register a schema.
     asking = replace(options, producer=of_driver or options.producer)
-    checked = with_registered_encodings(asking, schema, may_remember=may_remember)
+    checked = with_registered_encodings(asking, schema, may_remember=in_batches)
     return replace(checked, producer=options.producer)
 
 

@@ -18,7 +18,13 @@ from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema, schema_name
+from spark_kafka_sink.serde.avro_schema import (
+    ReferencedSchema,
+    derive_schema,
+    parse_schema,
+    schema_name,
+)
+from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -28,9 +34,11 @@ from spark_kafka_sink.spark.formats import (
     FormatOptions,
     chosen_formats,
     json_type,
+    refuse_converted,
 )
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.given_schemas import (
+    check_record_name,
     full_record_name,
     given_schema,
     invalid_schema,
@@ -121,6 +129,7 @@ def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) 
 def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
     """Raise ConfigException for options that have no effect, or that contradict each other."""
     given, registry = options.formats, options.registry
+    refuse_converted(chosen, schema)
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"
@@ -204,6 +213,8 @@ class _AvroFormat:
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
+        if self._kind.kind is Kind.STRUCT:
+            check_record_name(self._name, self._options)
         name = record_name(self._name, self._options)
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 
@@ -217,7 +228,7 @@ class _AvroFormat:
         return full_record_name(self._name, self._options) if is_named else None
 
     def encoding(
-        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+        self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""
         with self._named_errors():

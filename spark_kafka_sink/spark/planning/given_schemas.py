@@ -7,6 +7,7 @@ from typing import Final
 from spark_kafka_sink.admin import allowed_content
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
+from spark_kafka_sink.serde.avro_schema import PRIMITIVES
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.on_error import local_path
 
@@ -71,6 +72,17 @@ def record_name(column: str, options: FormatOptions) -> str:
     if options.record_name is None:
         return _RECORD_NAMES[column]
     return options.record_name if column == "value" else f"{options.record_name}_{column}"
+
+
+def check_record_name(column: str, options: FormatOptions) -> None:
+    """Raise ConfigException if the name of the Avro record is that of a primitive type."""
+    name = full_record_name(column, options)
+    if name in PRIMITIVES:
+        message = (
+            f"option recordName is {name!r}, which is a primitive type in Avro: expected another "
+            "name, or set recordNamespace"
+        )
+        raise ConfigException(message)
 
 
 def full_record_name(column: str, options: FormatOptions) -> str:

@@ -15,6 +15,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.serde.json_schema import (
     JsonPlan,
     JsonSchema,
@@ -89,7 +90,7 @@ class JsonFormat:
     def encoding(
         self,
         text: str,
-        referenced: Sequence[str] = (),  # noqa: ARG002 - see needs_referenced
+        referenced: Sequence[ReferencedSchema] = (),  # noqa: ARG002 - see needs_referenced
         schema_id: int | None = None,
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.registered_schemas import ChosenSchema
 from spark_kafka_sink.spark.session import driver_folder
@@ -81,18 +82,25 @@ def kept_schema(asked: str) -> KeptSchema | None:
 def _stored(asked: str) -> KeptSchema | None:
     path = _path(asked)
     try:
-        parts = None if path is None else json.loads(path.read_text("utf-8"))
+        return None if path is None else _of_parts(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError):
         return None
-    return None if parts is None else _of_parts(parts)
 
 
 def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
     match parts:
         case [str(text), int(schema_id), str(guid), [*referenced], float(at), str(write_id)]:
-            chosen = ChosenSchema(text, schema_id, tuple(map(str, referenced)), guid=guid)
+            schemas = tuple(map(_referenced_schema, referenced))
+            chosen = ChosenSchema(text, schema_id, schemas, guid=guid)
             return KeptSchema(chosen, at, write_id)
     return None
+
+
+def _referenced_schema(parts: object) -> ReferencedSchema:
+    match parts:
+        case [str(text), str(where)]:
+            return ReferencedSchema(text, where)
+    raise ValueError(parts)
 
 
 def _path(asked: str) -> Path | None:

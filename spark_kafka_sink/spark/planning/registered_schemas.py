@@ -23,12 +23,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema, SchemaReference
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.spark.formats import ColumnEncoding
 
 if TYPE_CHECKING:
     from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
 
 _ID: Final = "use.schema.id"
+
+
+class RulesException(DataException):
+    """A schema has rules. No row may be written without them, also not with an older schema."""
 
 
 class SchemaFormat(Protocol):
@@ -57,7 +62,7 @@ class SchemaFormat(Protocol):
         """
 
     def encoding(
-        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+        self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks.
 
@@ -78,7 +83,7 @@ class ChosenSchema:
 
     text: str
     schema_id: int | None
-    referenced: tuple[str, ...] = ()
+    referenced: tuple[ReferencedSchema, ...] = ()
     subject: str = ""
     references: tuple[SchemaReference, ...] = ()
     guid: str = ""
@@ -123,8 +128,8 @@ def choose_schema(
 ) -> ChosenSchema:
     """Ask the registry which schema a column is written with. Register nothing.
 
-    Raise ConfigException and DataException if there is no schema that can be used. Raise
-    RestClientException if a call to the registry fails.
+    Raise ConfigException and DataException if there is no schema that can be used; RulesException
+    if it has rules. Raise RestClientException if a call to the registry fails.
     """
     given = schema_format.given()
     if settings.schema_id is not None:
@@ -159,8 +164,8 @@ def registered(
 ) -> ChosenSchema:
     """Register a chosen schema, and return it with its id.
 
-    Raise RestClientException if the call fails, and DataException if the registry adds rules to the
-    schema.
+    Raise RestClientException if the call fails, and RulesException if the registry adds rules to
+    the schema.
     """
     schema = Schema(chosen.text, schema_type, chosen.references)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
@@ -206,20 +211,25 @@ def _accepted(
         raise DataException(message)
     _check_rules(found, what)
     referenced = _referenced(client, found.schema, schema_format)
+    try:
+        schema_format.encoding(found.schema.text, referenced, found.schema_id)
+    except ConfigException as error:
+        raise ConfigException(f"{what} is not valid: {error.message}") from None
     return ChosenSchema(found.schema.text, found.schema_id, referenced, guid=found.guid)
 
 
 def _referenced(
     client: SchemaRegistryClient, schema: Schema, schema_format: SchemaFormat
-) -> tuple[str, ...]:
+) -> tuple[ReferencedSchema, ...]:
     """Return the schemas that a schema references, as in `SchemaFormat.encoding`."""
     if not schema_format.needs_referenced:
         return ()
-    return tuple(each.text for each in client.referenced(schema))
+    found = client.referenced(schema)
+    return tuple(ReferencedSchema(each.text, str(where)) for where, each in found.items())
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:
-    """Raise DataException if a schema has rules, which may say that values must be encrypted.
+    """Raise RulesException if a schema has rules, which may say that values must be encrypted.
 
     what: the schema, for error messages.
     """
@@ -228,4 +238,4 @@ def _check_rules(found: RegisteredSchema, what: str) -> None:
             f"{what} has a ruleSet, which is not supported: rows would be written without its "
             "rules, such as encryption; use a version without rules"
         )
-        raise DataException(message)
+        raise RulesException(message)

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.planning.kept_schemas import (
 )
 from spark_kafka_sink.spark.planning.registered_schemas import (
     ChosenSchema,
+    RulesException,
     SchemaFormat,
     choose_schema,
     registered,
@@ -99,6 +100,16 @@ def answers(
     return [connection.encoding(*each) for each in zip(questions, found, strict=True)]
 
 
+class _Choice(NamedTuple):
+    """The schema to write a column with.
+
+    kept: the schema to use if this one cannot be registered, None if there is none.
+    """
+
+    schema: ChosenSchema
+    kept: ChosenSchema | None = None
+
+
 class _Connection:
     """Chooses the schemas of one write. It connects to the registry only if it has to ask."""
 
@@ -114,7 +125,7 @@ class _Connection:
             found = self._clients[settings.connection] = connect(settings, self._config)
         return found
 
-    def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> ChosenSchema:
+    def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> _Choice:
         """Return the schema to write a column with. The column fits it."""
         settings = asked.settings
         ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
@@ -127,27 +138,38 @@ class _Connection:
         if kept is not None and not _fits(asked, kept.chosen):
             kept = None
         if kept is not None and kept.is_fresh(time.time(), ttl_s):
-            return kept.chosen
+            return _Choice(kept.chosen)
         client = self._client(settings)
         try:
             found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
             asked.encoding(found)
+        except RulesException:
+            raise
         except (RestClientException, ConfigException, DataException) as error:
             if kept is None:
                 raise
-            _warn(asked, kept.chosen, error)
-            found = kept.chosen
-        if found.schema_id is not None:
-            keep_schema(asked.digest, KeptSchema(found, time.time(), asked.write_id))
-        return found
+            found = _kept_on(asked, kept.chosen, error)
+        if found.schema_id is None:
+            return _Choice(found, None if kept is None else kept.chosen)
+        self._keep(asked, found)
+        return _Choice(found)
 
-    def encoding(self, asked: RegistryQuestion, chosen: ChosenSchema) -> ColumnEncoding:
+    def encoding(self, asked: RegistryQuestion, choice: _Choice) -> ColumnEncoding:
         """Return how tasks encode a column. Register its schema first if it has no id."""
+        chosen = choice.schema
         if chosen.schema_id is None:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
-            chosen = registered(client, asked.settings, chosen, kind)
-            keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id))
+            try:
+                chosen = registered(client, asked.settings, chosen, kind)
+            except RestClientException as error:
+                if choice.kept is None:
+                    raise
+                chosen = _kept_on(asked, choice.kept, error)
+            self._keep(asked, chosen)
         return asked.encoding(chosen)
+
+    def _keep(self, asked: RegistryQuestion, chosen: ChosenSchema) -> None:
+        keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id))
 
 
 def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
@@ -158,9 +180,11 @@ def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
     return True
 
 
-def _warn(asked: RegistryQuestion, kept: ChosenSchema, error: Exception) -> None:
+def _kept_on(asked: RegistryQuestion, kept: ChosenSchema, error: Exception) -> ChosenSchema:
+    """Return the schema that is kept. Log a warning with the reason."""
     message = (
         f"column {asked.column} is still written with the schema that has id {kept.schema_id}, "
         f"because no newer one can be used: {error}"
     )
     warn_once(logger, message, f"{asked.digest} {type(error).__name__}")
+    return kept

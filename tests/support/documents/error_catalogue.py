@@ -264,10 +264,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An argument of `to_kafka`",
-            "The argument is not a column, or the data has no such column.",
-            "Pass the name of a column of the data, or a `Column`.",
+            "The argument is no column, the data has no such column, or `key_format` is unknown.",
+            "Pass the name of a column of the data, or a `Column`, or do what the message says.",
             places=(
                 "spark/driver/to_kafka.py:_checked_column",
+                "spark/driver/to_kafka.py:_check_key_format",
                 "spark/driver/to_kafka.py:_column",
                 "spark/driver/to_kafka.py:_unknown",
                 "spark/session.py:check_frame",
@@ -275,6 +276,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "spark/test_to_kafka.py::test_a_name_that_no_column_has_is_refused_with_the_nearest",
                 "spark/test_to_kafka.py::test_an_argument_that_is_neither_name_nor_column_is_refused",
+                "spark/test_to_kafka.py::test_keys_keep_their_type_if_they_are_to_be_avro",
                 "spark/test_to_kafka.py::test_what_is_no_data_frame_is_refused",
             ),
         ),
@@ -1170,7 +1172,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Correct the schema at the place that the message names.",
             places=(
                 "serde/avro_schema.py:_loaded",
-                "serde/avro_schema.py:_parsed",
+                "serde/avro_schema.py:parse_schema",
                 "serde/avro_schema.py:_wrong",
                 "spark/planning/given_schemas.py:given_schema",
                 "spark/planning/given_schemas.py:invalid_schema",
@@ -1270,9 +1272,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/formats.py:format_options",
                 "spark/formats.py:_references",
                 "spark/formats.py:chosen_formats",
+                "spark/formats.py:refuse_converted",
                 "spark/planning/encodings.py:_check_effects",
+                "spark/planning/given_schemas.py:check_record_name",
             ),
             tests=(
+                "unit/spark/planning/test_encodings.py::test_a_text_that_to_kafka_has_made_is_not_avro",
                 "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
             ),
         ),

@@ -77,3 +77,17 @@ def test_the_words_of_a_broker_are_one_short_line() -> None:
 
 def test_text_becomes_utf8() -> None:
     assert utf8("\u00e9\U0001f600", "it") == "\u00e9\U0001f600".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets", "shown"),
+    [
+        ("no hunter2", ["hunter2"], "no ***"),
+        ("a\0hunter2", ["", "hunter", "hunter2"], "a ***"),
+        ("no hun\nter2", ["hun\nter2"], "no ***"),
+        ("x" * 195 + "hunter2", ["hunter2"], "x" * 195 + "***"),
+        ("no principal p", ["p"], "no principal ***"),
+    ],
+)
+def test_a_peer_s_text_is_shown_without_secrets(text: str, secrets: list[str], shown: str) -> None:
+    assert printable(text, secrets) == shown

@@ -229,3 +229,10 @@ def test_a_session_that_ends_with_its_token_is_told_from_one_that_is_shorter(
 ) -> None:
     token = OAuthBearerToken("t", expires_at)
     assert session_ended_with(token, 1000.0, now) is expected
+
+
+def test_a_rejection_does_not_show_the_token() -> None:
+    exchange = OAuthBearerExchange(OAuthBearerToken("hunter2"))
+    exchange.step(b'{"status":"no hunter2"}')
+    with pytest.raises(SaslAuthenticationException, match=r"says: no \*\*\*;"):
+        exchange.step(b"")

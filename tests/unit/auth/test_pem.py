@@ -165,6 +165,24 @@ def test_what_has_no_certificate_is_refused_with_what_it_has(leaf: Certificate) 
         certificates(leaf.key, ORIGIN)
 
 
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (
+            "-----BEGIN HUSH-----\nQQ==\n-----END HUSH-----",
+            "PEM, but a block with an unknown label",
+        ),
+        ("-----BEGIN HUSH-----\nQQ==\n", "block 1, a block with an unknown label, has no END line"),
+        ("-----BEGIN HUSH-----\n!\n-----END HUSH-----", "unknown label, is not valid base64"),
+    ],
+)
+def test_a_label_that_is_unknown_is_not_shown(block: str, said: str) -> None:
+    for read in (certificates, private_key):
+        with pytest.raises(ConfigException, match=said) as caught:
+            read(block, ORIGIN)
+        assert "HUSH" not in str(caught.value)
+
+
 def test_many_begins_without_an_end_take_no_time() -> None:
     with pytest.raises(ConfigException, match="has no END line"):
         pem_blocks("-----BEGIN CERTIFICATE-----\n" * 200_000, ORIGIN)

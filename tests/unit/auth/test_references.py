@@ -81,6 +81,18 @@ def references(
     return References(providers(named or {}), set_limits, ENVIRON, RealFiles())
 
 
+class ReplacedFiles(TellingFiles):
+    """Files that another program replaces after each read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, path: str) -> bytes:
+        """Return the number of the read as the value of both keys."""
+        self.reads += 1
+        return f"a={self.reads}\nb={self.reads}\n".encode()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of secrets, one file of properties, and a link that leads out of it."""
@@ -104,6 +116,16 @@ def test_each_provider_gives_what_it_is_asked_for(folder: Path) -> None:
     assert found.resolved("o", f"${{directory:{folder}:service.key}}") == "-----BEGIN\nkey\n"
     assert found.resolved("o", f"${{directory:{folder}/:service.key}}") == "-----BEGIN\nkey\n"
     assert found.resolved("o", "a${env:SECRET}b${env:SECRET}$") == "ahushbhush$"
+
+
+def test_all_references_of_a_value_to_a_file_are_of_one_version_of_it() -> None:
+    limits = ProcessLimits.of({}, "the driver")
+    found = References(providers({}), limits, ENVIRON, ReplacedFiles())
+    text = "${file:/f:a} ${file:/f:b} ${directory:/:f}"
+    assert found.resolved("o", text) == "1 1 a=1\nb=1\n"
+    assert found.resolved("o", text) == "2 2 a=2\nb=2\n"
+    once = found.at_once()
+    assert [once.resolved("o", "${file:/f:a}"), once.resolved("p", "${file:/f:b}")] == ["3", "3"]
 
 
 def test_what_a_reference_gives_is_not_looked_at_again(folder: Path) -> None:
@@ -174,7 +196,8 @@ def test_references_are_found_soon_in_every_text(piece: str, end: str) -> None:
         "from spark_kafka_sink.auth.references import ProcessLimits, References, providers; "
         "from spark_kafka_sink.config import reference_hint; "
         f"text = '${{' + {piece!r} * 500_000 + {end!r}; "
-        "found = References(providers({}), ProcessLimits('us'), {}, None); "
+        "from spark_kafka_sink.network.option_values import Disk; "
+        "found = References(providers({}), ProcessLimits('us'), {}, Disk()); "
         "assert found.within(text) == []; assert found.resolved('o', text) == text; "
         "reference_hint(text)"
     )

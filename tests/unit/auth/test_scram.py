@@ -294,3 +294,9 @@ def test_signatures_are_compared_in_the_same_time_whatever_they_are(
     exchange.step(SERVER_FIRST)
     exchange.step(f"v={VECTORS[SCRAM_SHA_256][1]}".encode())
     assert len(compared) == 1
+
+
+def test_the_broker_s_error_does_not_show_the_password() -> None:
+    exchange = ScramExchange(SCRAM_SHA_256, "user", "hunter2", nonce="n")
+    with pytest.raises(SaslAuthenticationException, match=r"says: no \*\*\*$"):
+        exchange.step(b"e=no hunter2")

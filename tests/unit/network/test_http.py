@@ -368,6 +368,7 @@ def test_what_can_be_asked_is_taken() -> None:
     for url in ("http://h/x", "https://h:8443/x?y=z", "https://[::1]/x", "HTTPS://h"):
         check_url("the.option", url)
     assert shown_url("https://h:8443/x?key=s3cret#y") == "https://h:8443/x"
+    assert shown_url("https://u:12/s3cret@h/x") == "https://…"
     local = ("localhost", "127.9.9.9", "[::1]")
     assert not any(is_remote(f"http://{host}/") for host in local)
     assert all(is_remote(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.mechanisms import PlainExchange, SaslExchange
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerExchange, OAuthBearerToken
 from spark_kafka_sink.auth.scram import ScramExchange
 from spark_kafka_sink.errors import (
     AuthenticationException,
@@ -231,6 +233,7 @@ class ChosenLast:
     """A mechanism whose last token is the client's, as in GSSAPI."""
 
     mechanism = "GSSAPI"
+    secrets = ()
     is_complete = False
 
     def first(self) -> bytes:
@@ -389,9 +392,26 @@ def test_a_broker_that_cannot_prove_itself_is_refused() -> None:
         broker.answer(token(b"v=AAAA"))
 
 
+LOGINS_WITH_SECRETS: Final[dict[str, SaslExchange]] = {
+    "password": PlainExchange("alice", "hunter2"),
+    "HMAC of a token": ScramExchange("SCRAM-SHA-256", "id", "hunter2", nonce="a", is_token=True),
+    "OAuth token": OAuthBearerExchange(OAuthBearerToken("hunter2")),
+}
+
+
+@pytest.mark.parametrize("name", LOGINS_WITH_SECRETS)
+def test_a_broker_s_words_do_not_show_the_secret_that_it_got(name: str) -> None:
+    broker = Broker(Login(lambda: LOGINS_WITH_SECRETS[name], "user 'alice'"))
+    broker.shake_hands()
+    broker.look()
+    with pytest.raises(SaslAuthenticationException, match=r"login .*: \*\*\* is wrong \(58\)"):
+        broker.answer(token(code=58, words="hunter2 is wrong"))
+
+
 def test_a_login_that_never_ends_is_given_up() -> None:
     class Endless:
         mechanism = "ENDLESS"
+        secrets = ()
         is_complete = False
 
         def first(self) -> bytes:

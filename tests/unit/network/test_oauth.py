@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import queue
 import socket
@@ -21,6 +22,7 @@ from support.brokers.token_server import (
     CLIENT_ID,
     CLIENT_SECRET,
     Answer,
+    Asked,
     TokenServer,
     new_key,
     private_pem,
@@ -37,7 +39,7 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network import http, oauth
+from spark_kafka_sink.network import http, oauth, option_values
 from spark_kafka_sink.network.http import HttpException, HttpLimits
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
@@ -141,6 +143,20 @@ def test_an_unknown_option_of_jaas_has_no_effect_which_is_said(
     assert "hunter" not in warning
 
 
+def test_what_goes_to_the_endpoint_is_of_one_version_of_a_file(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def content(path: str) -> bytes:
+        reads.append(path)
+        return f"n={len(reads)}\n".encode()
+
+    monkeypatch.setattr(option_values, "content", content)
+    refusal(by_secret(server.url, "${file:/f:n}", sasl_oauthbearer_scope="${file:/f:n}"))
+    assert server.asked[0].form["scope"] == server.asked[0].credentials[1]
+
+
 def test_credentials_may_stand_in_jaas_and_the_options_win(server: TokenServer) -> None:
     quoted = CLIENT_SECRET.replace('"', r"\"")
     jaas = f'{MODULE} required clientId="{CLIENT_ID}" clientSecret="{quoted}" scope=" s ";'
@@ -174,6 +190,32 @@ def test_a_wrong_secret_is_an_error_that_names_the_endpoint(
     )
     first_message(by_secret(server.url))
     assert not any(word in caplog.text for word in ("WRONG", CLIENT_SECRET, *server.tokens))
+
+
+@pytest.mark.parametrize("options", [{}, {"sasl_oauthbearer_header_urlencode": "true"}])
+def test_an_endpoint_that_sends_the_secret_back_does_not_show_it(
+    server: TokenServer, options: dict[str, str]
+) -> None:
+    secret = "hunter/2 ü"
+
+    def echo(asked: Asked) -> Answer:
+        given = asked.headers["authorization"].partition(" ")[2]
+        decoded = base64.b64decode(given).decode()
+        said = f"{secret} of {decoded} in {given} is wrong"
+        return Answer(401, {"error": secret, "error_description": said})
+
+    server.answer = echo
+    said = refusal(by_secret(server.url, secret, **options))
+    assert said.endswith(f"it answered 401 (***: *** of {CLIENT_ID}:*** in *** is wrong)")
+
+
+def test_an_endpoint_that_sends_an_assertion_back_does_not_show_it(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    (tmp_path / "assertion").write_text("a.b.c\n")
+    server.answer = lambda asked: Answer(401, {"error": "a.b.c is wrong"})
+    options = config(server.url, sasl_oauthbearer_assertion_file=str(tmp_path / "assertion"))
+    assert refusal(options).endswith("it answered 401 (*** is wrong)")
 
 
 def test_clients_that_are_configured_alike_share_a_token(server: TokenServer) -> None:

@@ -564,6 +564,57 @@ def password_login(**options: str) -> Security:
     )
 
 
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The reads of a file that another program replaces after each; `n` in it counts them."""
+    found: list[str] = []
+
+    def content(path: str) -> bytes:
+        found.append(path)
+        return f"user=u\nn={len(found)}\n".encode()
+
+    monkeypatch.setattr(option_values, "content", content)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({"sasl_username": "${file:/f:user}", "sasl_password": "${file:/f:n}"}, b"\0u\x001"),
+        (
+            {
+                "sasl_jaas_config": 'x.PlainLoginModule required username="${file:/f:user}" '
+                'password="${file:/f:n}${file:/f:n}";'
+            },
+            b"\0u\x0011",
+        ),
+    ],
+)
+def test_user_and_password_are_of_one_version_of_their_file(
+    options: dict[str, str], sent: bytes, reads: list[str]
+) -> None:
+    made = security(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", **options)
+    login = made.login(Node(id=1, host="h", port=1), 0.5)
+    assert login is not None
+    reads.clear()
+    exchange = login.exchange()
+    assert exchange is not None
+    assert exchange.first() == sent
+
+
+def test_a_key_and_its_chain_are_of_one_version_of_their_file(reads: list[str]) -> None:
+    config = producer_config(
+        {
+            "bootstrap.servers": "h:1",
+            "security.protocol": "SSL",
+            "ssl.keystore.key": "${file:/f:n}",
+            "ssl.keystore.certificate.chain": "${file:/f:n}",
+        }
+    )
+    found = tls_settings(config, OptionValues(config))
+    assert (found.key, found.chain, len(reads)) == ("1", "1", 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "param", "forbids"),
     [

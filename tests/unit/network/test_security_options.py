@@ -130,7 +130,7 @@ ROWS: Final = [
         "TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,TLS_AES_128_GCM_SHA256",
     ),
     *refused(
-        "ssl.cipher.suites", TLS, "cannot choose among the suites of TLS 1.3",
+        "ssl.cipher.suites", TLS, "cannot enable only some of the suites of TLS 1.3",
         "TLS_AES_256_GCM_SHA384",
     ),
     *refused("ssl.cipher.suites", TLS, "which is unknown", "TLS_RSA_WITH_RC4_128_MD5"),
@@ -280,7 +280,7 @@ ROWS: Final = [
     *refused(f"{_OAUTH}token.endpoint.url", OAUTH, "is not the URL", "ftp://h/x", "h", "data:,x"),
     *accepted(f"{_OAUTH}scope", OAUTH, "kafka"),
     *accepted(f"{_OAUTH}sub.claim.name", OAUTH, "azp"),
-    *refused(f"{_OAUTH}sub.claim.name", OAUTH, "expected text", ""),
+    *refused(f"{_OAUTH}sub.claim.name", OAUTH, "expected non-empty text", ""),
     *accepted(f"{_OAUTH}client.credentials.client.id", OAUTH, "id"),
     *accepted(f"{_OAUTH}client.credentials.client.secret", OAUTH, "secret"),
     *refused(f"{_OAUTH}client.credentials.client.secret", OAUTH, "needs credentials", ""),

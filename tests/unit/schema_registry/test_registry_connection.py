@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority
-from support.brokers.registry_server import RegistryServer, basic, registry_server
+from support.brokers.registry_server import RegistryServer, Reply, basic, registry_server
 from support.brokers.tls_peers import server_context
 from support.brokers.token_server import (
     CLIENT_ID,
@@ -109,6 +109,30 @@ def test_users_and_passwords_are_sent(
     assert authorization(server, inherited) == basic("u2", "p2")
 
 
+def test_a_password_may_contain_commas(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_url = server.url.replace("//", "//user:s3,cret,@")
+    for urls in (of_url, f"{of_url} , {REMOTE},", f",{of_url},HTTP://registry.invalid"):
+        assert authorization(server, client_of(urls)) == basic("user", "s3,cret,")
+    monkeypatch.setenv("FIRST", of_url)
+    monkeypatch.setenv("HOST", server.url.rpartition("/")[2])
+    for urls in ("${env:FIRST}, ${env:SECOND}", "http://user:s3,cret,@${env:HOST}"):
+        monkeypatch.setenv("SECOND", REMOTE)
+        assert authorization(server, client_of(urls)) == basic("user", "s3,cret,")
+
+
+def test_errors_show_variables_of_a_url_but_no_password(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST", server.url.rpartition("/")[2])
+    server.faults = [Reply(503, {}, {"Retry-After": "0"})] * 4
+    with pytest.raises(RestClientException) as caught:
+        client_of("http://user:s3cret@${env:HOST}?s3cret").latest("t")
+    assert "http://${env:HOST}: it answered 503" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
 def test_wrong_credentials_are_an_error_without_them(server: RegistryServer) -> None:
     server.authorization = basic("user", "right")
     for client in (
@@ -151,6 +175,9 @@ def test_a_token_is_fetched_once_for_all_calls(server: RegistryServer) -> None:
         with pytest.raises(RestClientException, match=r"no OAuth token: it answered 401") as caught:
             wrong.latest("t")
         assert "s3cret" not in str(caught.value)
+        issuer.answer = lambda asked: Answer(401, {"error": "s3cret is wrong"})
+        with pytest.raises(RestClientException, match=r"answered 401 \(\*\*\* is wrong\)"):
+            wrong.latest("t")
         assert len(server.calls) == 2
 
 
@@ -184,7 +211,16 @@ def test_a_token_comes_from_where_tokens_for_the_brokers_come_from(
 
 WRONG = {
     "no URL": ({"url": "localhost:8081"}, "option schema.registry.url is 'localhost:8081': expected https://host:port"),
-    "a user in no URL": ({"url": "ftp://u:s3cret@h"}, "option schema.registry.url is 'ftp://***@h': expected"),
+    "a user in no URL": ({"url": "ftp://u:s3cret@h"}, "option schema.registry.url is 'ftp://…': expected"),
+    "a user and no scheme": ({"url": "u:s3cret@h"}, "option schema.registry.url is '…': expected https://host:port"),
+    "a slash in a password": ({"url": "https://u:12/s3cret@h"}, "option schema.registry.url is 'https://…', with an @ behind the host: if the user or the password contains / or ? or #, write %2F"),
+    "a question mark in a password": ({"url": "https://u:12?s3cret@h"}, "'https://…', with an @ behind the host"),
+    "a fragment in a password": ({"url": "https://u:12#s3cret@h"}, "'https://…', with an @ behind the host"),
+    "a slash and no port": ({"url": "https://u:s3cret/x@h"}, "option schema.registry.url is 'https://…': expected"),
+    "a variable and a slash": ({"url": "https://u:${env:PYKAFKA_12}/s3cret@h"}, "'https://…', with an @ behind the host"),
+    "a variable and no URL": ({"url": "https://u:s3cret@${env:PYKAFKA_12}:x"}, "'https://…': expected"),
+    "a query in no URL": ({"url": "https://h:x?key=s3cret"}, "option schema.registry.url is 'https://h:x': expected"),
+    "another list": ({"url": "http://h,h2:8081"}, "option schema.registry.url is 'http://h,h2:8081': expected https://host:port, several separated by commas"),
     "no colon": ({"basic_auth_user_info": "s3cret"}, "option basic.auth.user.info has no colon: expected user:password"),
     "surrogate": ({"basic_auth_user_info": "s3cret:\udcff"}, "basic.auth.user.info has an invalid character"),
     "no info": ({"basic_auth_credentials_source": "USER_INFO"}, "set basic.auth.user.info to user:password"),
@@ -206,8 +242,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_refused_without_a_call(name: str) -> None:
+def test_what_is_wrong_is_refused_without_a_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options, words = WRONG[name]
+    monkeypatch.setenv("PYKAFKA_12", "12")
     said = refusal(**options)
     assert words in said
     assert "s3cret" not in said

@@ -21,6 +21,7 @@ from support.brokers.registry_server import (
     registry_server,
 )
 
+from spark_kafka_sink.auth.token_endpoint import basic_authorization
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import MOST_BYTES, HttpLimits
 from spark_kafka_sink.schema_registry.schema_registry_client import (
@@ -169,10 +170,16 @@ def test_type_references_and_normalize_are_sent(
 def test_rules_are_noticed(server: RegistryServer, client: SchemaRegistryClient) -> None:
     server.add("t", "long", ruleSet={"domainRules": [{"name": "encrypt"}]})
     server.add("u", "long", ruleSet=None)
-    found = [client.latest(subject) for subject in ("t", "u")]
-    assert [each and each.has_rules for each in found] == [True, False]
-    server.fault = lambda call: Reply(200, {"id": 7, "ruleSet": {"domainRules": []}})
-    assert client.register("t", LONG) == RegisteredSchema(LONG, 7, "t", has_rules=True)
+    # Registries may return the lists of rules although they are empty.
+    empty: dict[str, object] = {"domainRules": [], "migrationRules": []}
+    server.add("v", "long", ruleSet=empty)
+    found = [client.latest(subject) for subject in ("t", "u", "v")]
+    assert [each and each.has_rules for each in found] == [True, False, False]
+    for rules, has_rules in ((empty, False), ({**empty, "newRules": [{}]}, True), (["x"], True)):
+        reply = Reply(200, {"id": 7, "ruleSet": rules})
+        server.faults = [reply]
+        registered = client.register("t", LONG)
+        assert registered == RegisteredSchema(LONG, 7, "t", has_rules=has_rules)
 
 
 def test_referenced_schemas_come_before_those_that_use_them(
@@ -186,8 +193,19 @@ def test_referenced_schemas_come_before_those_that_use_them(
     server.add("t", '"t"', references=uses("Name", "names") + uses("Id", "ids"))
     latest = client.latest("t")
     assert latest is not None
-    assert [each.text for each in client.referenced(latest.schema)] == ['"id"', '"name"']
+    found = client.referenced(latest.schema)
+    assert [each.text for each in found.values()] == ['"id"', '"name"']
     assert len(server.asked()) == 3
+    # Of two references with one name, the first one counts, also where the second one is direct.
+    server.add("ids", '"new id"')
+    newer = {**uses("Id", "ids")[0], "version": 2}
+    for references, expected in (
+        ([*uses("Name", "names"), newer], ['"id"', '"name"']),
+        ([newer, *uses("Name", "names")], ['"new id"', '"name"']),
+    ):
+        server.add("t", '"t"', references=references)
+        found = client.referenced(client.latest("t").schema)  # type: ignore[union-attr]
+        assert [each.text for each in found.values()] == expected
     server.add("lost", '"t"', references=uses("Gone", "nowhere"))
     with pytest.raises(DataException, match="references Gone, but the schema registry has no vers"):
         client.referenced(client.version("lost", 1).schema)  # type: ignore[union-attr]
@@ -195,7 +213,7 @@ def test_referenced_schemas_come_before_those_that_use_them(
     server.add("round", '"t"', references=uses("Round", "round"))
     assert len(client.referenced(client.version("round", 1).schema)) == 1  # type: ignore[union-attr]
     for number in range(102):
-        server.add(f"s{number}", '"s"', references=uses("S", f"s{number + 1}"))
+        server.add(f"s{number}", '"s"', references=uses(f"S{number}", f"s{number + 1}"))
     with pytest.raises(DataException, match="references more than 100 schemas"):
         client.referenced(client.version("s0", 1).schema)  # type: ignore[union-attr]
 
@@ -240,7 +258,15 @@ def test_an_error_is_raised_at_once_with_its_code_and_advice(
 def test_a_schema_that_is_no_schema_is_an_error(
     server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
-    for reply in ({"schema": 7}, {"schema": "x", "schemaType": 1}, {"references": [1]}):
+    reference: dict[str, object] = {"name": "N", "subject": "s", "version": True}
+    for reply in (
+        {"schema": 7},
+        {"schema": "x", "schemaType": 1},
+        {"references": [1]},
+        {"references": [reference]},
+        {"references": 5},
+        {"references": {"name": "N"}},
+    ):
         body: dict[str, Any] = {"schema": "x", "id": 1, **reply}
         server.fault = lambda call, body=body: Reply(200, body)  # type: ignore[misc]
         with pytest.raises(RestClientException, match="its response has"):
@@ -400,3 +426,23 @@ def test_waits_differ_between_clients(server: RegistryServer) -> None:
     first, second = waits(1), waits(2)
     assert first != second
     assert all(0 <= wait <= most for wait, most in zip(first, (1, 2, 4), strict=True))
+
+
+@pytest.mark.parametrize(
+    "authorization", [basic_authorization("alice", "hunter2", None), "Bearer hunter2"]
+)
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_registry_that_sends_the_credentials_back_does_not_show_them(
+    server: RegistryServer, clock: Clock, authorization: str, status: int
+) -> None:
+    sent = authorization.partition(" ")[2]
+    server.fault = lambda call: error(status, status, f"hunter2 or {sent} is wrong")
+    client = SchemaRegistryClient(
+        [RegistryUrl(server.url, "r")],
+        lambda url: {"Authorization": authorization},
+        limits=LIMITS,
+        clock=clock.time,
+        sleep=clock.sleep,
+    )
+    with pytest.raises(RestClientException, match=r"\(\*\*\* or \*\*\* is wrong\)"):
+        client.latest("t-value")

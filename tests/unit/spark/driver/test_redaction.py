@@ -125,7 +125,7 @@ def test_a_setting_that_is_refused_is_warned_of(caplog: pytest.LogCaptureFixture
         masking(conf, times=2)
     assert conf == {OPTIONS: None, STRING: SETTINGS[STRING]}
     (warning,) = caplog.messages
-    assert warning.startswith(f"{OPTIONS} could not be set ([CANNOT_MODIFY_CONFIG] {OPTIONS}): ")
+    assert warning.startswith(f"{OPTIONS} could not be set ([CANNOT_MODIFY_CONFIG] {OPTIONS}), so ")
 
 
 def test_the_settings_that_users_copy_mask_the_same() -> None:

@@ -22,7 +22,7 @@ from spark_kafka_sink.serde.arrow_types import column_type as column_type_of_arr
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
-from spark_kafka_sink.spark.formats import as_metadata, format_options
+from spark_kafka_sink.spark.formats import as_converted, as_metadata, format_options
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.spark_types import column_type
@@ -104,6 +104,25 @@ def test_to_kafka_marks_a_column_so_that_no_option_is_needed() -> None:
             checked(later, **options)
 
 
+def test_a_text_that_to_kafka_has_made_is_not_avro() -> None:
+    mark = as_converted("bigint")
+    schema = T.StructType().add("key", T.StringType(), metadata=mark).add("value", ORDER)
+    with pytest.raises(ConfigException) as refused:
+        checked(schema, keyFormat="avro", valueFormat="avro")
+    assert str(refused.value) == (
+        "to_kafka has converted the column key from bigint to a string, and option keyFormat is "
+        'avro: call to_kafka with key_format="avro", or cast the column to string before, if it '
+        "is to be a string in Avro"
+    )
+    checked(schema, valueFormat="avro")
+    row = T.StructType().add("value", T.StringType(), metadata=mark)
+    with pytest.raises(ConfigException, match='call to_kafka with value="avro"'):
+        checked(row, valueFormat="avro")
+    # JSON needs no other text.
+    given = {"valueSchema": "{}", "schema.registry.url": "http://r"}
+    checked(row, valueFormat="json_sr", **given)
+
+
 def test_strings_may_be_avro_and_without_a_format_stay_as_they_are() -> None:
     (encoding,) = checked(rows(key=T.StringType()), valueFormat="avro").encodings
     assert encoding.column == "value"
@@ -126,6 +145,7 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "elsewhere": (rows(), {"valueFormat": "avro", "valueSchema": "s3://a/b"}, ConfigException, "which is not on the driver"),
     "misfit": (rows(T.StructType().add("id", T.DoubleType()).add("name", T.StringType())), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA)}, DataException, "column value.id is of type double, and the Avro schema expects long there; it fits double"),
     "record name": (rows(), {"valueFormat": "avro", "recordName": "a.b"}, ConfigException, "option recordName is 'a.b': expected a name of letters"),
+    "primitive name": (rows(), {"valueFormat": "avro", "recordName": "string"}, ConfigException, "option recordName is 'string', which is a primitive type in Avro: expected another name, or set recordNamespace"),
     "namespace": (rows(), {"valueFormat": "avro", "recordNamespace": "a..b"}, ConfigException, "option recordNamespace is 'a..b'"),
     "name without effect": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "recordName": "R"}, ConfigException, "option recordName has no effect"),
     "variant": (rows(T.StructType().add("v", T.VariantType())), {"valueFormat": "avro"}, DataException, "column value.v is of type variant, for which there is no Avro schema"),

@@ -321,7 +321,8 @@ USES_ID = json.dumps(
     {"type": "record", "name": "com.R", "fields": [{"name": "id", "type": "com.Id"}]}
 )
 INLINE = USES_ID.replace('"com.Id"', json.dumps(ID))
-REFERENCES = json.dumps([{"name": "com.Id", "subject": "ids", "version": 1}])
+OF_ID = {"name": "com.Id", "subject": "ids", "version": 1}
+REFERENCES = json.dumps([OF_ID])
 
 
 def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
@@ -351,6 +352,46 @@ def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
     assert server.asked() == [version, KEY_REGISTER, "POST /subjects/com.R/versions"]
 
 
+def test_one_schema_for_each_name_of_a_reference_is_used(server: RegistryServer) -> None:
+    kind = (
+        T.StructType()
+        .add("customer", T.StructType().add("id", ID_TYPE, nullable=False), nullable=False)
+        .add("id", ID_TYPE, nullable=False)
+    )
+    fields = [{"name": "customer", "type": "com.Customer"}, {"name": "id", "type": "com.Id"}]
+    order = {"type": "record", "name": "com.Order", "fields": fields}
+    for subject in ("ids", "same-ids"):
+        server.add(subject, ID)
+    server.add("customers", USES_ID.replace("com.R", "com.Customer"), references=[OF_ID])
+    of_customer = {"name": "com.Customer", "subject": "customers", "version": 1}
+    server.add("t-value", order, references=[of_customer, {**OF_ID, "subject": "same-ids"}])
+    (found,) = asked(server, rows(kind)).encodings
+    assert not isinstance(found.plan, JsonPlan)
+    data = pa.array([{"customer": {"id": {"n": 1}}, "id": {"n": -2}}])
+    column = data.cast(
+        pa.struct(
+            [
+                ("customer", pa.struct([("id", pa.struct([("n", pa.int32())]))])),
+                ("id", pa.struct([("n", pa.int32())])),
+            ]
+        )
+    )
+    written = encode_avro(found.plan, column, found.prefix).array.to_pylist()
+    assert list(map(avro_reader(server, "t"), written)) == data.to_pylist()
+    # Two names may stand for one version, but two versions may not define one record.
+    also_id = {**OF_ID, "name": "Id"}
+    server.add("t-value", order, references=[of_customer, also_id])
+    assert asked(server, rows(kind)).encodings[0].plan == found.plan
+    also_id["subject"] = "same-ids"
+    server.add("t-value", order, references=[of_customer, also_id])
+    with pytest.raises(ConfigException) as refused:
+        asked(server, rows(kind))
+    assert str(refused.value) == (
+        "the latest version of subject 't-value' is not valid: Avro schema: version 1 of subject "
+        "'same-ids': found a second definition of com.Id, expected each name once"
+    )
+
+
 def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistryServer) -> None:
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     kind = T.StructType().add("id", ID_TYPE)
@@ -369,12 +410,18 @@ def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistrySe
     assert list(server.subjects) == ["ids"]
 
 
-def test_a_stream_with_other_references_asks_again(server: RegistryServer) -> None:
+def test_a_stream_with_other_references_asks_again(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path)
     server.add("ids", ID)
     server.add("ids", {**ID, "fields": [{"name": "n", "type": "long"}]})
     kind = T.StructType().add("id", ID_TYPE, nullable=False)
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     first = batch(server, rows(kind), given)
+    assert batch(server, rows(kind), given) == first
+    # As in a new process.
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
     assert batch(server, rows(kind), given) == first
     assert server.asked() == ["GET /subjects/ids/versions/1", REGISTER]
     given["valueReferences"] = REFERENCES.replace("1", "2")
@@ -511,7 +558,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "another type": ({"schema": "{}", "schemaType": "JSON"}, {}, DataException, "the latest version of subject 't-value' is of type JSON: expected AVRO"),
     "misfit": ({"schema": '"long"'}, {}, DataException, "column value is of type struct, and the Avro schema expects long there"),
     "field without a column": ({"schema": HAND_MADE.replace(', "default": "spark"', "")}, {}, DataException, "the data has no column value.source"),
-    "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "Avro schema: the schema: found 'recor'"),
+    "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "the latest version of subject 't-value' is not valid: Avro schema: the schema: found 'recor'"),
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
     "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
@@ -678,6 +725,80 @@ def test_a_new_version_that_does_not_fit_ends_no_stream(
         asked(server, more=ttl)
 
 
+def test_a_new_version_with_rules_ends_a_stream(server: RegistryServer, clock: Now) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    batch(server, more=ttl)
+    server.add("t-value", DERIVED, ruleSet={"domainRules": [{"kind": "TRANSFORM"}]})
+    for _ in range(2):
+        clock.now += 60
+        with pytest.raises(DataException, match="the latest version of subject 't-value' has a ru"):
+            batch(server, more=ttl)
+    # Empty lists are no rules.
+    new = server.add("t-value", HAND_MADE, ruleSet={"domainRules": [], "migrationRules": []})
+    assert batch(server, more=ttl) == encoding(HAND_MADE, new)
+
+
+@pytest.mark.parametrize(
+    "refusal", [error(403, 40301, "denied"), error(422, 42205, "read-only"), error(409, 409, "no")]
+)
+def test_a_stream_goes_on_if_a_lost_subject_cannot_be_registered_again(
+    refusal: Reply, server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    first = batch(server, more=ttl)
+    server.subjects.clear()
+    server.asked()
+    clock.now += 60
+    server.fault = lambda call: refusal if call.method == "POST" else None
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=ttl) == first
+        assert server.asked()[:2] == [LATEST, REGISTER]
+        # It asks again only after the time has passed once more.
+        assert batch(server, more=ttl) == first
+        assert server.asked() == []
+    assert "column value is still written with the schema that has id 1" in caplog.text
+    with pytest.raises(RestClientException, match="cannot register a schema in subject 't-value'"):
+        asked(server, more=ttl)
+
+
+def test_a_stream_that_is_started_again_keeps_its_schema(
+    server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": server.url,
+        "latest.cache.ttl.sec": "60",
+        "checkpointLocation": "/checkpoints/c",
+    }
+
+    def started() -> None:
+        """Start a stream as after register: its check, and then a micro-batch."""
+        datasource.check_stream_write(rows(), {**given, "pykafka.write.id": uuid.uuid4().hex})
+        KafkaDataSource(given).streamWriter(rows(), overwrite=False)
+
+    server.add("t-value", DERIVED)
+    started()
+    clock.now += 59
+    # A newer version moves neither the new stream nor the one that runs.
+    server.add("t-value", HAND_MADE)
+    started()
+    assert server.asked() == [LATEST]
+    server.fault = lambda call: Reply(503, {}, {"Retry-After": "0"})
+    started()
+    assert server.asked() == []
+    clock.now += 1
+    started()
+    assert set(server.asked()) == {LATEST}
+    assert batch(server, latest_cache_ttl_sec="60") == encoding(DERIVED, 1)
+    # Without a schema from before, a stream does not start.
+    given["topic"] = "u"
+    with pytest.raises(RestClientException, match="after 4 attempts"):
+        started()
+
+
 def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
     batch(server)
     wider = T.StructType(list(ORDER.fields)).add("source", T.StringType())
@@ -724,7 +845,9 @@ def test_other_processes_of_the_driver_know_it(
     # Other credentials may see other schemas.
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
-    for damaged in ("", "[]", '["x"]', "\x00"):
+    references: list[list[object]] = [[5], ["x"], ["ab"], [[5, "x"]]]
+    wrong = [json.dumps([DERIVED, 1, "", each, 1e9, ""]) for each in references]
+    for damaged in ("", "[]", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
         for each in tmp_path.iterdir():
             each.write_text(damaged)
