@@ -28,7 +28,7 @@ class KerberosOptions:
 
     service: the first part of the brokers' principals. principal: the client's principal, None for
     the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
-    exist already. keytab_origin: the keytab in error messages. cache: the ticket cache with these
+    exist already. keytab_name: the keytab in error messages. cache: the ticket cache with these
     tickets, None for the process's default cache. shown: for a principal or a service that contains
     references (``${…}``), the resolved value and the text that error messages show instead.
     """
@@ -36,7 +36,7 @@ class KerberosOptions:
     service: str
     principal: str | None
     keytab: str | None = None
-    keytab_origin: str = "the keytab"
+    keytab_name: str = ""
     cache: str | None = None
     shown: tuple[tuple[str, str], ...] = ()
 

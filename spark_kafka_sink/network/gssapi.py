@@ -180,7 +180,7 @@ def _failure(
     words = options.for_message(_words(error))
     if code in _PASSING:
         return NetworkException(f"{what}: {words}")
-    keytab = "" if options.keytab is None else options.keytab_origin
+    keytab = "" if options.keytab is None else options.keytab_name
     advice = ""
     if code == _REALM_UNKNOWN:
         advice = "; is the name of the realm right, and is its KDC in krb5.conf or in DNS?"
@@ -196,10 +196,10 @@ def _failure(
             f"; compare {Option('sasl.kerberos.principal')} and its realm with those of the KDC"
         )
     elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and keytab:
-        advice = f"; {keytab} has an old or a wrong key: write it again"
+        advice = f"; the keytab {keytab} has an old or a wrong key: write it again"
     elif code in _NO_CACHE:
         advice = (
-            f"; does {keytab} have a key of that principal and realm?"
+            f"; does the keytab {keytab} have a key of that principal and realm?"
             if keytab
             else "; run kinit as the same user of the operating system, or set "
             f"{Option('sasl.kerberos.keytab')}"

@@ -135,14 +135,15 @@ class Kerberos:
         if options.keytab is None:
             return replace(options, cache=self._checked_cache(options.cache)), b""
         if keytab:
-            origin = f"the keytab {unless_key(keytab)} of {Option('sasl.kerberos.keytab')}"
+            name = f"{unless_key(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
             # Its name is not shown, because the text of this option is secret.
-            origin = f"the keytab keyTab of {Option('sasl.jaas.config')}"
+            name = f"keyTab of {Option('sasl.jaas.config')}"
+        origin = f"the keytab {name}"
         found = self._values.content(options.keytab, origin)
         check_keytab(found, origin)
         path = self._values.path(options.keytab)
-        return replace(options, keytab=path, keytab_origin=origin), found
+        return replace(options, keytab=path, keytab_name=name), found
 
     def _in_jaas(self, name: str) -> str:
         """Return a JAAS option with references (``${…}``) unresolved, empty if it is not set."""
