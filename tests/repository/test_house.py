@@ -187,6 +187,11 @@ def test_the_page_answers_what_a_newcomer_asks_first() -> None:
         ("def f(wanted: int) -> None: ...", "name"),
         ("class WholeBatch: ...", "name"),
         ("x.is_told = True", "name"),
+        ("import numpy as told", "name"),
+        ("try:\n    f()\nexcept ValueError as turned: ...", "name"),
+        ("match x:\n    case [*leaving]: ...", "name"),
+        ("match x:\n    case {**wants}: ...", "name"),
+        ("match x:\n    case int() as judging: ...", "name"),
         ('def f() -> int:\n    """Give the number."""', "begins"),
         ('def f() -> int:\n    """Return what is asked anew."""', "docstring"),
         ("# The caller is told.", "comment"),
@@ -212,6 +217,13 @@ def test_a_word_of_a_dialect_is_found(source: str, rule: str) -> None:
 )
 def test_plain_words_are_not_found(source: str) -> None:
     assert list(words.found_in_code("a/b.py", source)) == []
+
+
+def test_a_word_of_a_dialect_is_found_in_pages_and_settings() -> None:
+    text = 'name = "an-error-is-told-twice"\nbreaks = "It asks anew."\nold = "whole = 1"\n'
+    rules = [(each.rule, each.line) for each in words.found_in_text("tests/a.toml", text)]
+    assert rules == [("name", 1), ("document", 2)]
+    assert [each.rule for each in words.found_in_text("conf/a", text)] == ["document"]
 
 
 def test_the_allow_list_only_shrinks() -> None:
