@@ -70,8 +70,8 @@ from spark_kafka_sink.spark.on_error import (
     BadRowPolicy,
     bad_row_policy,
 )
-from spark_kafka_sink.spark.report import WRITE_ID_OPTION
-from spark_kafka_sink.spark.tracing import JobTrace, check_installed, checked_traceparent
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION, JobTrace
+from spark_kafka_sink.spark.tracing import check_installed, checked_traceparent
 
 logger = logging.getLogger(__name__)
 

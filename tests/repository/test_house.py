@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -148,6 +149,13 @@ def test_each_module_that_was_not_planned_has_its_reason_among_the_decisions() -
 def test_no_two_modules_have_one_name() -> None:
     names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     assert {name for name, count in names.items() if count > 1} <= SAME_NAMES.keys()
+
+
+def test_imports_for_types_alone_make_no_circle_either() -> None:
+    graph = grimp.build_graph("spark_kafka_sink", exclude_type_checking_imports=False)
+    packages = {name.rpartition(".")[0] for name in graph.modules} - {""}
+    circles = {name: found for name in packages if (found := graph.nominate_cycle_breakers(name))}
+    assert circles == {}
 
 
 def test_the_files_that_decisions_name_exist() -> None:
