@@ -5,7 +5,7 @@ the functions of `network` that `spark` needs.
 """
 
 from spark_kafka_sink.admin.kafka_admin import KafkaAdmin
-from spark_kafka_sink.admin.topics import NewTopic, TopicDescription
+from spark_kafka_sink.admin.topic_descriptions import NewTopic, TopicDescription
 from spark_kafka_sink.network.option_values import (
     allowed_content,
     find_shipped_files,

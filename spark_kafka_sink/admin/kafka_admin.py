@@ -12,8 +12,8 @@ from typing import Self
 
 from spark_kafka_sink.admin.admin_requests import AdminRequests
 from spark_kafka_sink.admin.token_requests import TokenRequests
+from spark_kafka_sink.admin.topic_descriptions import NewTopic, TopicDescription
 from spark_kafka_sink.admin.topic_requests import TopicRequests
-from spark_kafka_sink.admin.topics import NewTopic, TopicDescription
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException

@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin.admin_requests import AdminRequests
-from spark_kafka_sink.admin.topics import NewTopic, TopicDescription
+from spark_kafka_sink.admin.topic_descriptions import NewTopic, TopicDescription
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.errors import (
     NO_TOPIC,

@@ -15,7 +15,7 @@ A slice is appended in these steps:
 6. compress the batches that became full.
 
 Only steps 1, 3, 5 and the end of 6 take the producer's lock (`ProducerState`), and only step 1 may
-wait.
+wait. In a transaction, each append also takes the lock at its begin and at its end.
 """
 
 from __future__ import annotations

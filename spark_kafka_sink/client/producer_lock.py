@@ -107,7 +107,10 @@ class ProducerLock(ABC):
             function(key)
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return the result of a function that only reads state; an interrupt does no harm."""
+        """Return the result of a function that reads state, or changes it by one assignment.
+
+        An interrupt does no harm, because nothing is left half changed.
+        """
         with self.lock:
             return question()
 

@@ -4,7 +4,8 @@ It has the lock (see `ProducerLock`) and the state machines: accumulator, metada
 completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
 waits, calls user code or logs while it holds the lock. Arrow batches are appended in slices (see
 `appender`). If a slice need not wait, its append takes the lock three times, in `reserve`, `hold`
-and `put_in`, and once more if batches became full (`packed`).
+and `put_in`, and once more if batches became full (`packed`). A transactional producer takes it
+twice more for each append, which is counted from its begin to its end.
 """
 
 from __future__ import annotations

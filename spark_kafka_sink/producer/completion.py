@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -36,15 +36,34 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-if TYPE_CHECKING:
-    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
-    from spark_kafka_sink.producer.transactions.manager import TransactionManager
-
-
 # The shortest and the longest wait, in seconds, of a batch that a broker rejects because the broker
 # is verifying a batch of another producer in the same transaction. With these waits, 100 producers
 # have all written their first batches after a fifth of a second.
 _CONCURRENT_WAIT_S: Final = (0.010, 0.060)
+
+
+class BatchTransaction(Protocol):
+    """What the completion of a batch asks a transaction: a `TransactionManager` or a joined one."""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the transaction will be aborted, so that unsent records need not be sent."""
+
+    @property
+    def may_renumber(self) -> bool:
+        """Whether batches may be numbered from 0 again if a broker has forgotten the producer."""
+
+    def reads_back(self, batch: ProducerBatch) -> bool:
+        """Return whether an acknowledged batch must be compared with the batch in the log."""
+
+    def is_concurrent(self, code: int, attempts: int) -> bool:
+        """Return whether a batch was rejected because of another producer in this transaction."""
+
+    def reported(self, error: KafkaException) -> KafkaException:
+        """Return the error to report for the records of a batch that failed with `error`."""
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
+        """Record that some records of the transaction have failed."""
 
 
 class Decision(Enum):
@@ -73,7 +92,7 @@ class BatchCompletion:
         delivery_timeout_s: float,
         retry_backoff: ExponentialBackoff,
         random: Random,
-        transactions: TransactionManager | JoinedTransaction | None = None,
+        transactions: BatchTransaction | None = None,
     ) -> None:
         self.fatal_error: KafkaException | None = None
         self.follow(sequences, transactions)
@@ -98,7 +117,7 @@ class BatchCompletion:
     def follow(
         self,
         sequences: Sequences | None,
-        transactions: TransactionManager | JoinedTransaction | None,
+        transactions: BatchTransaction | None,
     ) -> None:
         """Use other sequences and another transaction from now on; None for no transaction."""
         self._sequences = sequences
@@ -389,7 +408,7 @@ def _decide_in_transaction(
     code: int,
     log_start_offset: int,
     sequences: Sequences,
-    transactions: TransactionManager | JoinedTransaction,
+    transactions: BatchTransaction,
 ) -> Decision:
     """Return what to do in a transaction with a batch whose sequence a broker rejected."""
     if transactions.gives_up:
@@ -408,9 +427,7 @@ def _decide_in_transaction(
     return Decision.RENUMBER
 
 
-def _kind(
-    sequences: Sequences | None, transactions: TransactionManager | JoinedTransaction | None
-) -> ProducerKind:
+def _kind(sequences: Sequences | None, transactions: BatchTransaction | None) -> ProducerKind:
     if transactions is not None:
         return ProducerKind.TRANSACTIONAL
     return ProducerKind.PLAIN if sequences is None else ProducerKind.IDEMPOTENT

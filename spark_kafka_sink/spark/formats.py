@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
-from spark_kafka_sink.serde.avro_schema import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -100,13 +99,21 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
         if used is not None:
             references[column] = _references(f"{column}References", used)
     name, namespace = given.get("recordname"), given.get("recordnamespace")
+    if (name, namespace) != (None, None):
+        _check_record_name(name, namespace)
+    return FormatOptions(formats, schemas, references, name, namespace)
+
+
+def _check_record_name(name: str | None, namespace: str | None) -> None:
+    """Raise ConfigException if the name or the namespace of a record is invalid."""
+    from spark_kafka_sink.serde.avro_schema import NAME_RULE, is_name  # noqa: PLC0415 - tasks do not need it
+
     if name is not None and not is_name(name):
         message = f"option recordName is {name!r}: expected {NAME_RULE}"
         raise ConfigException(message)
     if namespace is not None and not all(map(is_name, namespace.split("."))):
         message = f"option recordNamespace is {namespace!r}: expected such names, with dots between"
         raise ConfigException(message)
-    return FormatOptions(formats, schemas, references, name, namespace)
 
 
 def _references(option: str, text: str) -> tuple[SchemaReference, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,43 +11,7 @@ from typing import Final
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import TOPIC_NAME
-
-# The prefix of the path in file:/a, file:///a, file://localhost/a, and in URLs of other schemes.
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
-
-# In bytes, on common filesystems and in Linux system calls.
-_LONGEST_NAME: Final = 255
-_LONGEST_PATH: Final = 4095
-_SHOWN: Final = 60
-
-
-def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Return the path that an option names. Raise ConfigException if it is invalid.
-
-    elsewhere: the words of the error message if the path has another scheme or a host. expected:
-    the words of the error message that describe valid paths.
-    """
-    scheme = _SCHEME.match(value)
-    path = value if scheme is None else value[scheme.end() :]
-    is_of_a_host = scheme is not None and scheme[0].endswith(":") and path.startswith("//")
-    if is_of_a_host or (scheme is not None and scheme[1].lower() != "file"):
-        found = f"{masked(value)!r}, {elsewhere}"
-    elif not value.strip():
-        found = "empty"
-    elif _is_impossible(path):
-        shown = masked(value)
-        cut = "" if len(shown) <= _SHOWN else "…"
-        found = f"{shown[:_SHOWN]!r}{cut}, which contains NUL or is too long for a filesystem"
-    else:
-        return Path(path)
-    message = f"option {option} is {found}: expected {expected}"
-    raise ConfigException(message)
-
-
-def _is_impossible(path: str) -> bool:
-    names = [len(os.fsencode(part)) for part in path.split("/")]
-    return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
-
+from spark_kafka_sink.spark.local_path import local_path
 
 # A description of valid values of deadLetterPath, for error messages.
 DEAD_LETTER_FOLDER: Final = (

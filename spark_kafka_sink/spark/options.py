@@ -63,15 +63,15 @@ from spark_kafka_sink.spark.formats import (
     FormatOptions,
     format_options,
 )
+from spark_kafka_sink.spark.local_path import local_path
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
     BadRowPolicy,
     bad_row_policy,
-    local_path,
 )
-from spark_kafka_sink.spark.report import WRITE_ID_OPTION
-from spark_kafka_sink.spark.tracing import JobTrace, check_installed, checked_traceparent
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION, JobTrace
+from spark_kafka_sink.spark.tracing import check_installed, checked_traceparent
 
 logger = logging.getLogger(__name__)
 

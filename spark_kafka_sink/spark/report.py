@@ -17,7 +17,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
     from spark_kafka_sink.spark.micro_batch import MicroBatch
-    from spark_kafka_sink.spark.tracing import JobTrace
 
 # How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
@@ -340,6 +339,21 @@ class SkippedMessage(WriterCommitMessage):
     rows: int | None = None
     plan: Plan | None = None
     micro_batch: MicroBatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTrace:
+    """The span of a job, which is not ended yet.
+
+    traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: those of its
+    parent, empty without one. started_ns: in nanoseconds since 1970. topic: the option topic, None
+    if the data has a topic column.
+    """
+
+    traceparent: str
+    parent: str
+    started_ns: int
+    topic: str | None = None
 
 
 @dataclass(kw_only=True)

@@ -15,19 +15,17 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.spark.report import CommitReport, JobTrace, SinkCommitMessage
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
-
-    from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +36,6 @@ _JOB: Final = "pykafka write"
 _TASK: Final = "pykafka task"
 _FLUSH_MS: Final = 10_000
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-
-
-@dataclass(frozen=True, slots=True)
-class JobTrace:
-    """The span of a job, which is not ended yet.
-
-    traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: those of its
-    parent, empty without one. started_ns: in nanoseconds since 1970. topic: the option topic, None
-    if the data has a topic column.
-    """
-
-    traceparent: str
-    parent: str
-    started_ns: int
-    topic: str | None = None
 
 
 def check_installed() -> None:

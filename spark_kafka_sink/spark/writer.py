@@ -2,7 +2,8 @@
 
 Spark pickles a writer into every task, and calls commit and abort on a copy in another process. A
 writer keeps the options for its tasks as bytes, so that the committing process does not import the
-modules of the options, which takes a third of a second in a new process.
+modules of the options, which takes a third of a second in a new process. For the same reason, the
+modules of tasks and those of commits are imported when they are called.
 """
 
 from __future__ import annotations
@@ -14,12 +15,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.spark.committing.job_commit import (
-    commit_report,
-    failure_report,
-    publish,
-    trace_of,
-)
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
@@ -80,6 +75,8 @@ class _TaskWriter(_OptionsOfTasks):
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
+        from spark_kafka_sink.spark.committing.job_commit import commit_report  # noqa: PLC0415 - tasks do not need it
+
         report = commit_report(
             messages, batch_id, compression=self._compression, write_id=self._write_id
         )
@@ -89,6 +86,8 @@ class _TaskWriter(_OptionsOfTasks):
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
         """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
+        from spark_kafka_sink.spark.committing.job_commit import failure_report  # noqa: PLC0415 - as above
+
         report = failure_report(
             messages, batch_id, compression=self._compression, write_id=self._write_id
         )
@@ -97,6 +96,8 @@ class _TaskWriter(_OptionsOfTasks):
     def _publish_report(
         self, report: CommitReport, messages: Sequence[WriterCommitMessage | None]
     ) -> None:
+        from spark_kafka_sink.spark.committing.job_commit import publish, trace_of  # noqa: PLC0415 - as above
+
         trace = trace_of(messages, self._trace)
         publish(report, self._report_path, quiet=self._is_quiet, trace=trace)
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -37,12 +36,10 @@ from spark_kafka_sink.spark.report import (
     CommitReport,
     ExactlyOnceReport,
     ExpiredRowsReport,
+    JobTrace,
     SinkCommitMessage,
     merged,
 )
-
-if TYPE_CHECKING:
-    from spark_kafka_sink.spark.tracing import JobTrace
 
 
 def commit_report(

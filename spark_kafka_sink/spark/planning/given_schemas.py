@@ -9,7 +9,7 @@ from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.serde.avro_schema import PRIMITIVES
 from spark_kafka_sink.spark.formats import FormatOptions
-from spark_kafka_sink.spark.on_error import local_path
+from spark_kafka_sink.spark.local_path import local_path
 
 # The names of the Avro records in derived schemas if recordName is not set.
 _RECORD_NAMES: Final = {"key": "Key", "value": "Value"}

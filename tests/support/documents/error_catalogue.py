@@ -118,7 +118,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "spark/on_error.py:_topic",
                 "spark/on_error.py:_path",
-                "spark/on_error.py:local_path",
+                "spark/local_path.py:local_path",
                 "spark/planning/preflight.py:make_dead_letter_path",
                 "spark/planning/preflight.py:check_dead_letter_topic",
                 "spark/tasks/dead_letters.py:DeadLetterFile._naming_the_folder",
@@ -1270,6 +1270,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set the option as the message says, or remove it.",
             places=(
                 "spark/formats.py:format_options",
+                "spark/formats.py:_check_record_name",
                 "spark/formats.py:_references",
                 "spark/formats.py:chosen_formats",
                 "spark/formats.py:refuse_converted",
@@ -1450,7 +1451,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "client/transaction_calls.py:checked_offsets",
                 "client/transaction_calls.py:checked_group",
                 "client/transaction_calls.py:_values",
-                "admin/topics.py:NewTopic.__post_init__",
+                "admin/topic_descriptions.py:NewTopic.__post_init__",
                 "admin/token_requests.py:_owner",
                 "admin/token_requests.py:_bytes",
             ),

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Final, NamedTuple
 
 import spark_kafka_sink
@@ -87,18 +86,25 @@ def _tree(path: Path) -> ast.AST:
     """Return the syntax tree of a module, in which constants that are text have their text."""
     name = ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts))
     module = import_module(name.removesuffix(".__init__"))
-    tree: ast.AST = _WithConstants(module).visit(ast.parse(path.read_text()))
-    return tree
+    tree = ast.parse(path.read_text())
+    constants = dict(vars(module))
+    for node in ast.walk(tree):
+        # A function may import constants, too.
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE.name):
+            for name in (each.name for each in node.names if each.name.isupper()):
+                constants.setdefault(name, getattr(import_module(str(node.module)), name))
+    with_texts: ast.AST = _WithConstants(constants).visit(tree)
+    return with_texts
 
 
 class _WithConstants(ast.NodeTransformer):
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
+    def __init__(self, constants: Mapping[str, object]) -> None:
+        self._constants = constants
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return the text of a constant in place of its name."""
         is_constant = node.id.isupper() and isinstance(node.ctx, ast.Load)
-        value = getattr(self._module, node.id, None) if is_constant else None
+        value = self._constants.get(node.id) if is_constant else None
         return ast.copy_location(ast.Constant(value), node) if isinstance(value, str) else node
 
 

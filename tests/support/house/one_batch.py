@@ -23,7 +23,7 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -57,6 +57,9 @@ _PACKAGE: Final = str(Path(spark_kafka_sink.__file__).parent) + "/"
 # The name of what `wire.message_codecs` generates.
 _GENERATED: Final = re.compile(r"<\w+ v\d+ (reader|writer)>")
 _ROWS: Final = 1000
+NO_OPTIONS: Final[Mapping[str, str]] = {}
+# Options with which a batch passes other modules, too.
+_OTHER_OPTIONS: Final = (("kafka.compression.type", "lz4"), ("onError", "skip"))
 # The forms of a batch on its way.
 OF_BATCH: Final = (
     *(pa.RecordBatch, pa.Table, pa.Array, pa.ChunkedArray),
@@ -158,8 +161,8 @@ def _is_of_batch(thing: object, depth: int = 3) -> bool:
     return depth > 0 and any(_is_of_batch(each, depth - 1) for each in parts)
 
 
-def ways_of_one_batch() -> dict[str, Way]:
-    """Return the way of a batch in each thread, by the thread's name."""
+def ways_of_one_batch(given: Mapping[str, str] = NO_OPTIONS) -> dict[str, Way]:
+    """Return the way of a batch by the name of the thread. given: options."""
     watch = Watch()
     rows = pa.record_batch({"value": pa.array([b"value"] * _ROWS), "key": pa.array([b"k"] * _ROWS)})
 
@@ -169,7 +172,8 @@ def ways_of_one_batch() -> dict[str, Way]:
 
     with MockCluster() as cluster:
         cluster.create_topic("one-batch", 2)
-        options = sink_options({"kafka.bootstrap.servers": cluster.bootstrap, "topic": "one-batch"})
+        needed = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "one-batch"}
+        options = sink_options({**needed, **given})
         watch.install()
         try:
             write_task(options, iter([rows]))
@@ -191,8 +195,9 @@ def in_several(ways: dict[str, Way]) -> list[str]:
     return [module for module, threads in entered.items() if threads > 1]
 
 
-def page_part(ways: dict[str, Way]) -> str:
-    """Return what the page has of the ways."""
+def page_part() -> str:
+    """Return what the page has of the ways: without options, and what other options add."""
+    ways = ways_of_one_batch()
     lines = [f"{len(modules(ways))} modules. A name in brackets is the module's first caller.\n"]
     for thread, way in ways.items():
         name = "The task's thread" if thread == threading.main_thread().name else f"`{thread}`"
@@ -201,21 +206,42 @@ def page_part(ways: dict[str, Way]) -> str:
             f"{number}. `{module}`" + (f" (`{caller}`)" if caller else "")
             for number, (module, caller) in enumerate(way.entered_by.items(), 1)
         ]
-        again = [f"`{module}` by `{caller}`" for module, caller in way.twice.items()]
-        lines.append(f"\nEntered again on the way down: {', '.join(again) or 'no module'}.\n")
+        lines.append(f"\n{_entered_again(way)}\n")
     shared = ", ".join(f"`{module}`" for module in in_several(ways)) or "no module"
     lines.append(f"Entered again in the other thread: {shared}.\n")
+    lines.append("With another option, a batch passes more modules:\n")
+    lines += [_of_option(name, value, modules(ways)) for name, value in _OTHER_OPTIONS]
+    lines.append("")
     return "\n".join(lines)
+
+
+def _entered_again(*ways: Way) -> str:
+    again = [f"`{module}` by `{caller}`" for way in ways for module, caller in way.twice.items()]
+    return f"Entered again on the way down: {', '.join(again) or 'no module'}."
+
+
+def _of_option(name: str, value: str, usual: list[str]) -> str:
+    ways = ways_of_one_batch({name: value})
+    passed = modules(ways)
+    more = ", ".join(f"`{module}`" for module in passed if module not in usual)
+    return (
+        f"- `{name}={value}`: {len(passed)} modules; also {more}. {_entered_again(*ways.values())}"
+    )
+
+
+def page_with(text: str, made: str) -> str:
+    """Return the text of the page with its generated part replaced."""
+    head, _, rest = text.partition(BEGIN)
+    return head + BEGIN + "\n" + made + "\n" + END + rest.partition(END)[2]
 
 
 def main() -> None:
     """Print the ways, or write them to the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write them to {PAGE.name}")
-    made = page_part(ways_of_one_batch())
+    made = page_part()
     if parser.parse_args().write:
-        head, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(head + BEGIN + "\n" + made + "\n" + END + rest.partition(END)[2])
+        PAGE.write_text(page_with(PAGE.read_text(), made))
     else:
         print(made)
 

@@ -25,19 +25,24 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[3]
 ALLOWED: Final = Path(__file__).with_name("allowed_words.toml")
 _CODE: Final = ("spark_kafka_sink", "jobs", "benchmarks", "tests")
+_TEXTS: Final = (
+    *("*.md", "docs/**/*.md", "*.toml", "tests/**/*.toml", "jobs/**/*.toml", "conf/*"),
+    *("jobs/*.ipynb", "jobs/**/*.yml", "Makefile"),
+)
 _HAVE_DOCSTRINGS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Parts of names that a Kafka or Spark developer would not guess.
 _NAMES: Final = frozenset(
     (
-        *("anew", "hear", "heard", "hears", "judge", "judges", "leave", "leaves"),
-        *("tell", "tells", "told", "turn", "turns", "unsaid", "unsay"),
-        *("wanted", "whoever", "whole", "wholly"),
+        *("anew", "hear", "heard", "hears", "judge", "judged", "judges", "judging"),
+        *("leave", "leaves", "leaving", "tell", "tells", "told", "turn", "turned", "turns"),
+        *("unsaid", "unsay", "wanted", "wants", "whoever", "whole", "wholly"),
     )
 )
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # How a docstring does not begin: it says what a function does in the words of everybody.
 _BEGINS: Final = re.compile(r"(Give(?! up)|Gives|Say|Says|Tell|Tells|Have|Has|See to)\b")
+_NAME_IN_TOML: Final = re.compile(r'name = "([^"]+)"')
 _PHRASES: Final = re.compile(
     r"\banew\b|\b(?:is|are|was|were|be|been) told\b|\brefused with a sentence\b|\bwhat becomes of\b"
     r"|\bbecomes of\b|\bcame of it\b|\bwhoever\b|\bin vain\b|\bnobody knows\b|\bis heard of\b"
@@ -72,19 +77,35 @@ def found_in_code(path: str, source: str) -> Iterator[Found]:
     if _is_forbidden(stem := Path(path).stem):
         yield Found("name", path, 1, stem)
     texts: set[int] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree):  # a statement comes before the texts in it
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and id(node) not in texts:
+                yield from _phrases("message", path, node.lineno, node.value)
+            continue
         for line, name in _names(node):
             if _is_forbidden(name):
                 yield Found("name", path, line, name)
         for text in _docstrings(node):
             texts.add(id(text))
             yield from _in_docstring(path, text, is_first=isinstance(node, _HAVE_DOCSTRINGS))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
-            yield from _phrases("message", path, node.lineno, node.value)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield from _phrases("comment", path, token.start[0], token.string)
+    yield from _in_comments(path, source)
+
+
+def _in_comments(path: str, source: str) -> Iterator[Found]:
+    # Reading tokens takes longer than all else, and few modules have such a comment.
+    if any(_PHRASES.search(line, line.find("#")) for line in source.splitlines() if "#" in line):
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield from _phrases("comment", path, token.start[0], token.string)
+
+
+def found_in_text(path: str, text: str) -> Iterator[Found]:
+    """Yield the places of a page or of settings. In TOML, what `name` is set to is a name."""
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from _phrases("document", path, number, line)
+        name = _NAME_IN_TOML.fullmatch(line) if path.endswith(".toml") else None
+        if name is not None and _is_forbidden(name[1]):
+            yield Found("name", path, number, name[1])
 
 
 def _is_forbidden(name: str) -> bool:
@@ -102,12 +123,20 @@ def _in_docstring(path: str, text: ast.Constant, *, is_first: bool) -> Iterator[
 
 def _names(node: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the names that a node makes."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield node.lineno, node.name
-    elif isinstance(node, ast.arg):
-        yield node.lineno, node.arg
-    elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-        yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            yield node.lineno, name
+        case ast.arg(arg=name) | ast.alias(asname=str(name)):
+            yield node.lineno, name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield node.lineno, name
+        case (
+            ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+        ):
+            yield node.lineno, name
 
 
 def _docstrings(node: ast.AST) -> Iterator[ast.Constant]:
@@ -131,12 +160,10 @@ def found_everywhere() -> Iterator[Found]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path not in own and "__pycache__" not in path.parts:
                 yield from found_in_code(str(path.relative_to(ROOT)), path.read_text())
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
-        if page.is_relative_to(ROOT / "docs" / "benchmarks"):
-            continue
-        for number, line in enumerate(page.read_text().splitlines(), 1):
-            yield from _phrases("document", str(page.relative_to(ROOT)), number, line)
+    for pattern in _TEXTS:
+        for path in sorted(ROOT.glob(pattern)):
+            if not path.is_relative_to(ROOT / "docs" / "benchmarks"):
+                yield from found_in_text(str(path.relative_to(ROOT)), path.read_text())
 
 
 def counts(found: list[Found]) -> dict[str, Counter[str]]:

@@ -216,12 +216,13 @@ def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hang
 ) -> None:
     print(f"INTERRUPTS_SEED={SEED}")
     call, config = CALLS[name]
-    cut = 0
+    cut = tried = 0
     for moment in moments_of(call, config):
         world = World(**config)
-        where = None
+        where: str | None = "in a call that failed"
         with contextlib.suppress(KafkaException):
             where = interrupted(lambda: call(world), moment, error)  # noqa: B023 - called at once
+        tried += where is not None
         try:
             in_another_thread(world.check)
             if world.producer._caller.is_closed:
@@ -237,7 +238,7 @@ def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hang
         except BaseException as failure:
             failure.add_note(f"interrupted at moment {moment}: {where}; INTERRUPTS_SEED={SEED}")
             raise
-    print(f"{name}: {cut} in the middle of a change")
+    print(f"{name}: {cut} of {tried} end the producer")
 
 
 def test_a_close_that_gives_up_rows_can_be_repeated_wherever_it_was_interrupted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWrit
 
 # With these, importing takes four times as long.
 HEAVY = ("numpy", "pyarrow", "lz4", "crc32c", "spark_kafka_sink.kafka_producer")
+# How many modules and packages of this project a task's process imports. Lower it with the code.
+MOST_OF_A_TASK = 139
 OPTIONS = "{'kafka.bootstrap.servers': 'b:1', 'topic': 't', 'kafka.compression.type': '%s'}"
 
 PLAN = """
@@ -44,9 +47,10 @@ pickle.loads({!r}).commit({})
 """
 
 
-def imports(script: str, names: Sequence[str]) -> str:
+def imports(script: str, names: Sequence[str] | str) -> str:
     """Run a script in a new process, and return its last line: the modules it imported.
 
+    names: the modules that are looked for, or an expression that returns them.
     Modules that Spark itself imports do not count: 4.1 imports numpy.
     """
     before = "import sys\nimport pyspark.sql.datasource\nof_spark = set(sys.modules)\n"
@@ -92,3 +96,17 @@ def test_a_task_without_formats_and_tls_imports_nothing_of_either() -> None:
     names = ("spark_kafka_sink.serde.avro_encoder", "pyarrow.json", "urllib.request", "botocore")
     script = "import pyspark.worker; import spark_kafka_sink.spark.tasks.task"
     assert imports(script, (*names, "spark_kafka_sink.network.tls")) == "[]"
+
+
+def test_a_task_imports_nothing_that_plans_or_commits() -> None:
+    needed = (
+        "pyspark.worker",
+        "spark_kafka_sink.spark.writer",
+        "spark_kafka_sink.spark.tasks.task",
+    )
+    script = f"import {', '.join(needed)}"
+    ours = "[n for n in sys.modules if n.partition('.')[0] == 'spark_kafka_sink']"
+    found = ast.literal_eval(imports(script, ours))
+    others = ("spark_kafka_sink.spark.committing", "spark_kafka_sink.spark.planning")
+    assert [name for name in found if name.startswith(others)] == []
+    assert len(found) <= MOST_OF_A_TASK, found
