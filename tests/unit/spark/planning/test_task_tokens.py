@@ -41,8 +41,7 @@ from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network.oauth import user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import replays, session
-from spark_kafka_sink.spark import writer as writer_module
-from spark_kafka_sink.spark.committing import exactly_once_commit, job_token
+from spark_kafka_sink.spark.committing import exactly_once_commit, job_commit, job_token
 from spark_kafka_sink.spark.micro_batch import MicroBatch, batch_id_option, query_option
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import datasource, encodings, run_plan, task_tokens
@@ -728,7 +727,7 @@ def test_the_token_of_a_failed_job_ends_though_its_abort_or_its_report_fails(
         message = "no report"
         raise RuntimeError(message)
 
-    monkeypatch.setattr(writer_module, "failure_report", fails)
+    monkeypatch.setattr(job_commit, "failure_report", fails)
     monkeypatch.setattr(exactly_once_commit, "abort_batch", fails)
     checked, token = with_job_token(options())
     assert len(brokers.tokens) == 1
