@@ -143,8 +143,9 @@ def decode_parts(
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
     part_bytes: about the memory that one part may take, 1 or more; a part has at least one record.
-    A key or a value of more than twice that size is not copied: it keeps `section` alive. Raise
-    CorruptRecordException at the first invalid part, and after the last one if `count` is wrong.
+    In a record of more than twice that size, a key or a value of more than that size is not copied:
+    it keeps `section` alive. Headers are copied. Raise CorruptRecordException at the first invalid
+    part, and before the last one if `count` is wrong.
     """
     position = decoded = 0
     while True:
@@ -217,8 +218,10 @@ def _fields(
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
         raise corrupt("a record's offset is below the base offset of its batch")
-    keys, at = _field(section, data, at, ends, part_bytes)
-    values, at = _field(section, data, at, ends, part_bytes)
+    is_large = len(starts) == 1 and int(ends[0] - starts[0]) > 2 * part_bytes
+    copied_bytes = part_bytes if is_large else ALL_IN_ONE_PART
+    keys, at = _field(section, data, at, ends, copied_bytes)
+    values, at = _field(section, data, at, ends, copied_bytes)
     times = timestamps + np.int64(base_timestamp_ms)
     return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
@@ -266,14 +269,17 @@ def _check_count(decoded: int, count: int) -> None:
 
 
 def _field(
-    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, part_bytes: int
+    section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, copied_bytes: int
 ) -> tuple[pa.Array, Int64s]:
-    """Return the keys or the values of all records, and the position after each of them."""
+    """Return the keys or the values of all records, and the position after each of them.
+
+    copied_bytes: a field of a single record that is larger is not copied.
+    """
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
         raise corrupt("a key or a value does not fit its record")
-    if len(sizes) == 1 and sizes[0] > 2 * part_bytes:
+    if len(sizes) == 1 and sizes[0] > copied_bytes:
         edges = np.concatenate([starts, stops]).astype(np.int32)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
         return pa.Array.from_buffers(pa.binary(), 1, buffers), stops

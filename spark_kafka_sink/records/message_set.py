@@ -32,7 +32,12 @@ import pyarrow as pa
 from spark_kafka_sink.errors import ApiException, corrupt
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import LZ4, Buffer, Codec
-from spark_kafka_sink.records.decoder import NO_TIMESTAMP, DecodedRecords, no_headers
+from spark_kafka_sink.records.decoder import (
+    ALL_IN_ONE_PART,
+    NO_TIMESTAMP,
+    DecodedRecords,
+    no_headers,
+)
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.encoder import Pieces
 from spark_kafka_sink.records.varint import Int64s
@@ -198,9 +203,10 @@ class Messages:
     def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
         """Yield the messages in parts.
 
-        part_bytes: the memory that one part may take; a part has at least one message. A key or a
-        value of more than twice that size is not copied: it keeps the bytes of all messages alive.
-        Raise CorruptRecordException if a message in a wrapper is invalid.
+        part_bytes: the memory that one part may take; a part has at least one message. In a message
+        of more than twice that size, a key or a value of more than that size is not copied: it
+        keeps the bytes of all messages alive. Raise CorruptRecordException if a message in a
+        wrapper is invalid.
         """
         part: list[_Message] = []
         left = part_bytes
@@ -228,20 +234,21 @@ def read_messages(entries: list[memoryview], limit_bytes: int) -> Messages:
 
 
 def _columns(messages: list[_Message], part_bytes: int) -> DecodedRecords:
+    copied_bytes = part_bytes if messages[0].nbytes > 2 * part_bytes else ALL_IN_ONE_PART
     return DecodedRecords(
         np.array([m.offset for m in messages], np.int64),
         np.array([m.timestamp_ms for m in messages], np.int64),
-        _binary([m.key for m in messages], part_bytes),
-        _binary([m.value for m in messages], part_bytes),
+        _binary([m.key for m in messages], copied_bytes),
+        _binary([m.value for m in messages], copied_bytes),
         no_headers(len(messages)),
     )
 
 
-def _binary(values: list[memoryview | None], part_bytes: int) -> pa.Array:
+def _binary(values: list[memoryview | None], copied_bytes: int) -> pa.Array:
     value = values[0]
     if len(values) == 1 and value is not None:
         edges = np.array([0, len(value)], np.int32)
-        data = value if len(value) > 2 * part_bytes else bytes(value)
+        data = value if len(value) > copied_bytes else bytes(value)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), 1, buffers)
     # Copy to bytes, because Arrow never releases a memoryview that it converts to an array (26.0).

@@ -64,10 +64,11 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
     )
 
 
-def _check_names(names: list[str]) -> None:
+def _check_names(names: list[str], topic: str | None) -> None:
     for name in ("topic", "key", "value", "partition", "headers", "timestamp"):
         count = names.count(name)
-        if count > 1:
+        is_read = name != "topic" or topic is None
+        if count > 1 and is_read:
             message = (
                 f"the data has {count} columns named {name}: expected each name once; "
                 "drop or rename the others"
@@ -83,7 +84,7 @@ def check_types(columns: SinkColumns, topic: str | None) -> None:
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)
     if len(columns.by_name) < len(columns.names):
-        _check_names(columns.names)
+        _check_names(columns.names, topic)
     if topic is not None:
         check_topic_name(topic)
     elif columns.get("topic") is None:

@@ -267,19 +267,17 @@ class TransactionManager:
         if requested:
             producer = self._producer_id.current
             self.queue.add(self._requests.add_partitions(producer, requested))
+        for refused in self.queue.drop(self._is_refused):
+            self._finish(refused.result, self.error or _not_sent(refused))
         while (request := self.queue.first()) is not None:
-            if self._is_refused(request):
-                self.queue.drop_first()
-                self._finish(request.result, self.error or _not_sent(request))
-            elif request.priority is not Priority.END_TXN:
+            if request.priority is not Priority.END_TXN:
                 break
-            elif has_incomplete or self._collects:
+            if has_incomplete or self._collects:
                 return None
-            elif self._partitions.has_begun:
+            if self._partitions.has_begun:
                 break
-            else:
-                self.queue.drop_first()
-                self._ended(request.result)
+            self.queue.drop_first()
+            self._ended(request.result)
         return self.queue.due(now)
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
@@ -291,8 +289,8 @@ class TransactionManager:
             return not self._is_needed(request.looks_up)
         if self._state in (_S.ABORTABLE_ERROR, _S.ABORTING):
             if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
-                # The transaction may have begun at its coordinator, which the response will say. If
-                # it has begun, the abort needs EndTxn. If not, EndTxn would be rejected.
+                # The transaction may have begun at its coordinator. If it has, the abort needs
+                # EndTxn. If not, EndTxn would be rejected. So the request is repeated.
                 return not request.is_unanswered
             return self._state is _S.ABORTABLE_ERROR or request.call is Call.TXN_OFFSET_COMMIT
         return self._state is _S.FATAL_ERROR
@@ -338,8 +336,12 @@ class TransactionManager:
         """Process a broker's response."""
         if not self.queue.back(request):
             return
-        request.is_unanswered = False
         answer = read_answer(request, response, node_id)
+        # Most errors that are retried do not say whether an earlier attempt succeeded. If a topic
+        # is unknown, no attempt succeeds any more, and an abort must not wait for one.
+        is_retried = answer.action in (Action.RETRY, Action.LOOK_UP)
+        if not is_retried or answer.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            request.is_unanswered = False
         if answer.action is not Action.SUCCEED and self._is_refused_look_up(request):
             return
         if answer.action is Action.SUCCEED:

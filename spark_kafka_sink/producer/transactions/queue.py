@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, TypeGuard
 
@@ -194,6 +194,16 @@ class TransactionQueue:
         the request is one of this queue.
         """
         return isinstance(context, TransactionalRequest)
+
+    def drop(
+        self, is_refused: Callable[[TransactionalRequest], bool]
+    ) -> list[TransactionalRequest]:
+        """Remove the waiting requests for which `is_refused` is true; return them in order."""
+        refused = [each for each in self._waiting if is_refused(each[2])]
+        if refused:
+            self._waiting = [each for each in self._waiting if each not in refused]
+            heapq.heapify(self._waiting)
+        return [request for _, _, request in sorted(refused, key=lambda each: each[:2])]
 
     def drop_first(self) -> TransactionalRequest:
         """Remove and return the first request."""

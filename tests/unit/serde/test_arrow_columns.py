@@ -96,5 +96,8 @@ def test_a_column_that_is_there_twice_is_refused(name: str) -> None:
 
 
 def test_other_columns_may_be_there_twice() -> None:
-    batch = pa.record_batch([["v"], ["a"], ["b"]], ["value", "other", "other"])
+    columns = {"value": "v", "other": "a", "topic": "b"}
+    batch = pa.record_batch(
+        [[each] for each in (*columns.values(), "c", "d")], [*columns, "other", "topic"]
+    )
     assert len(read_rows(batch, "t", 0)) == 1

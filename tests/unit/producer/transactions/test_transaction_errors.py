@@ -401,6 +401,47 @@ def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_
     assert transactions.coordinator.ended == [False]
 
 
+@pytest.mark.parametrize("code", [14, 15, 16, 51], ids="code {}".format)
+@pytest.mark.parametrize("call", [Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN])
+def test_an_answer_that_is_retried_does_not_say_what_became_of_a_lost_request(
+    call: Call, code: int
+) -> None:
+    transactions = PureTransactions(1).begun()
+    if call is Call.ADD_OFFSETS_TO_TXN:
+        transactions.manager.send_offsets(OFFSETS, GROUP)
+    else:
+        transactions.manager.may_send(PARTITION)
+    transactions.lose(transactions.take_until(call))
+    transactions.now = 1.0
+    transactions.answer(transactions.take_until(call), code)
+    abort = transactions.manager.begin_abort()
+    transactions.now = 2.0
+    assert transactions.finish(abort)[-2:] == [call, Call.ABORT]
+    assert transactions.coordinator.ended == [False]
+
+
+def test_an_abort_does_not_wait_for_a_lost_request_whose_topic_is_gone() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    transactions.lose(transactions.take_until(Call.ADD_PARTITIONS_TO_TXN))
+    transactions.now = 1.0
+    add = transactions.take_until(Call.ADD_PARTITIONS_TO_TXN)
+    transactions.answer(add, codes.UNKNOWN_TOPIC_OR_PARTITION)
+    assert transactions.finish(transactions.manager.begin_abort()) == []
+
+
+def test_a_commit_does_not_wait_for_a_lost_request_once_records_have_failed() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    transactions.lose(transactions.take_until(Call.ADD_PARTITIONS_TO_TXN))
+    result = transactions.manager.begin_commit()
+    error = transactions.fail_a_batch()
+    request = transactions.manager.due(0.0, has_incomplete=False)
+    assert request is not None
+    assert request.call is Call.FIND_COORDINATOR  # for the lost request
+    assert (result.is_done, result.error) == (True, error)
+
+
 def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> None:
     transactions = PureTransactions(2).begun()
     result = transactions.manager.send_offsets(OFFSETS, GROUP)
