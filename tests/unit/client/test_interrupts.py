@@ -424,16 +424,22 @@ def test_what_two_interrupts_leave_behind_is_cleaned_up_by_the_io_thread(
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
+def interrupt_commit_twice(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, transactions: PureTransactions
+) -> None:
+    """Interrupt a commit inside its change, and then what would end the producer."""
+    interrupt_first(monkeypatch, transactions.manager.queue, "add")
+    interrupt_first(monkeypatch, producer._state._change, "_interrupted")
+    with pytest.raises(InterruptError):
+        producer.commit_transaction()
+
+
 def test_a_commit_after_an_interrupted_change_says_that_the_producer_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = stop_time(monkeypatch)
     with in_transaction(clock.now) as (producer, transactions):
-        state = producer._state
-        interrupt_first(monkeypatch, transactions.manager.queue, "add")
-        interrupt_first(monkeypatch, state._change, "_interrupted")
-        with pytest.raises(InterruptError):
-            producer.commit_transaction()
+        interrupt_commit_twice(monkeypatch, producer, transactions)
         check_open = producer._caller.check_open
 
         def check_and_go_on_late() -> None:
@@ -450,12 +456,8 @@ def test_a_change_of_the_io_thread_does_not_hide_that_the_change_before_it_was_i
 ) -> None:
     clock = stop_time(monkeypatch)
     with in_transaction(clock.now) as (producer, transactions):
-        state = producer._state
-        interrupt_first(monkeypatch, transactions.manager.queue, "add")
-        interrupt_first(monkeypatch, state._change, "_interrupted")
-        with pytest.raises(InterruptError):
-            producer.commit_transaction()
-        state.call_later(lambda: None)
+        interrupt_commit_twice(monkeypatch, producer, transactions)
+        producer._state.call_later(lambda: None)
         with pytest.raises(KafkaException, match="interrupted a change to the producer's batches"):
             producer.commit_transaction()
 

@@ -380,17 +380,23 @@ def test_an_abort_does_not_wait_for_partitions_that_cannot_be_added() -> None:
     assert transactions.state is S.READY
 
 
-@pytest.mark.parametrize("after_error", [False, True])
-@pytest.mark.parametrize("call", [Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN])
-def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_the_end(
-    call: Call, *, after_error: bool
-) -> None:
+def having_lost(call: Call) -> PureTransactions:
+    """Return a transaction whose first request to its coordinator got no response."""
     transactions = PureTransactions(1).begun()
     if call is Call.ADD_OFFSETS_TO_TXN:
         transactions.manager.send_offsets(OFFSETS, GROUP)
     else:
         transactions.manager.may_send(PARTITION)
     transactions.lose(transactions.take_until(call))
+    return transactions
+
+
+@pytest.mark.parametrize("after_error", [False, True])
+@pytest.mark.parametrize("call", [Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN])
+def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_the_end(
+    call: Call, *, after_error: bool
+) -> None:
+    transactions = having_lost(call)
     transactions.now = 1.0
     calls = []
     if after_error:
@@ -406,12 +412,7 @@ def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_
 def test_an_answer_that_is_retried_does_not_say_what_became_of_a_lost_request(
     call: Call, code: int
 ) -> None:
-    transactions = PureTransactions(1).begun()
-    if call is Call.ADD_OFFSETS_TO_TXN:
-        transactions.manager.send_offsets(OFFSETS, GROUP)
-    else:
-        transactions.manager.may_send(PARTITION)
-    transactions.lose(transactions.take_until(call))
+    transactions = having_lost(call)
     transactions.now = 1.0
     transactions.answer(transactions.take_until(call), code)
     abort = transactions.manager.begin_abort()
