@@ -77,7 +77,7 @@ class NodeStates:
             if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
                 continue
             if known is not None:
-                yield known, f"the broker moved to {node.host}:{node.port}"
+                yield known, f"the broker moved to {address(node)}"
             self._by_id[node_id] = NodeState(node, named_by=named_by)
 
     def tolerate_failures(self, now: float) -> None:

@@ -129,14 +129,6 @@ class RecordFields:
     ends: Int64s
 
 
-def decode(
-    section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
-) -> DecodedRecords:
-    """Decode `count` records that fill `section`. Raise CorruptRecordException if invalid."""
-    (records,) = decode_parts(section, count, base_offset, base_timestamp_ms, ALL_IN_ONE_PART)
-    return records
-
-
 def decode_parts(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int, part_bytes: int
 ) -> Iterator[DecodedRecords]:

@@ -1,6 +1,10 @@
 """Convert the columns of users' Arrow batches to columns of records, in pure functions."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
+
+from spark_kafka_sink.errors import DataException
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "timestamp")
 HEADERS_TYPE: Final = (
@@ -11,3 +15,14 @@ NO_TOPIC: Final = (
     "Use the topic option for setting a topic."
 )
 NO_VALUE: Final = "Required attribute 'value' not found: the data has no column named value"
+
+
+def check_each_once(names: Iterable[str]) -> None:
+    """Raise DataException if a column name occurs twice."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            message = (
+                f"the data has {count} columns named {name}: expected each name once; "
+                "drop or rename the others"
+            )
+            raise DataException(message)

@@ -26,7 +26,7 @@ from spark_kafka_sink.records.columns import (
 )
 from spark_kafka_sink.records.encoder import encode_headers
 from spark_kafka_sink.records.varint import Int64s
-from spark_kafka_sink.serde import HEADERS_TYPE, NO_TOPIC, NO_VALUE
+from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE, check_each_once
 from spark_kafka_sink.serde.row_rules import (
     HeaderColumn,
     SinkColumns,
@@ -64,18 +64,6 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
     )
 
 
-def _check_names(names: list[str], topic: str | None) -> None:
-    for name in ("topic", "key", "value", "partition", "headers", "timestamp"):
-        count = names.count(name)
-        is_read = name != "topic" or topic is None
-        if count > 1 and is_read:
-            message = (
-                f"the data has {count} columns named {name}: expected each name once; "
-                "drop or rename the others"
-            )
-            raise DataException(message)
-
-
 def check_types(columns: SinkColumns, topic: str | None) -> None:
     """Raise DataException if a column is missing, occurs twice or has a type that cannot be sent.
 
@@ -84,7 +72,8 @@ def check_types(columns: SinkColumns, topic: str | None) -> None:
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)
     if len(columns.by_name) < len(columns.names):
-        _check_names(columns.names, topic)
+        is_read = {*COLUMNS} if topic is None else {*COLUMNS} - {"topic"}
+        check_each_once(name for name in columns.names if name in is_read)
     if topic is not None:
         check_topic_name(topic)
     elif columns.get("topic") is None:

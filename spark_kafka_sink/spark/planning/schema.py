@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
+from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE, check_each_once
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,7 @@ def warn_of_unsent_columns(schema: StructType) -> None:
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
     # Spark cannot pass a frame with duplicate names to Python, and would fail only at the first
     # rows.
-    for name, count in Counter(schema.fieldNames()).items():
-        if count > 1:
-            message = (
-                f"the data has {count} columns named {name}: expected each name once; "
-                "drop or rename the others"
-            )
-            raise DataException(message)
+    check_each_once(schema.fieldNames())
     return {field.name: field.dataType for field in schema.fields}
 
 

@@ -201,10 +201,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Rename or cast the column that the message names.",
             places=(
                 "spark/planning/schema.py:check_schema",
-                "spark/planning/schema.py:_types_by_name",
+                "serde/__init__.py:check_each_once",
                 "spark/planning/schema.py:_check",
                 "serde/arrow_columns.py:check_types",
-                "serde/arrow_columns.py:_check_names",
                 "serde/arrow_columns.py:_check_type",
             ),
             tests=(

@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from spark_kafka_sink.records.decoder import DecodedRecords
+from spark_kafka_sink.records.decoder import ALL_IN_ONE_PART, DecodedRecords, decode_parts
 from spark_kafka_sink.records.message_set import xxhash32
 from support.oracles.record_batches import BYTES, NO_PRODUCER, TIMESTAMPS, Headers, Producer, Row
 
@@ -30,6 +30,14 @@ kafka.codec.xxhash = SimpleNamespace(
     xxh32=lambda data: SimpleNamespace(digest=lambda: xxhash32(bytes(data)).to_bytes(4, "big"))
 )
 _NO_LIMIT: Final = 2**31 - 1
+
+
+def decode(
+    section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
+) -> DecodedRecords:
+    """Decode all records of a section at once."""
+    (records,) = decode_parts(section, count, base_offset, base_timestamp_ms, ALL_IN_ONE_PART)
+    return records
 
 
 class Found(NamedTuple):

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from support.oracles.log_records import decode
 
 from spark_kafka_sink.producer.batch_splitter import split_records
 from spark_kafka_sink.records.columns import decode_utf8
-from spark_kafka_sink.records.decoder import decode, read_fields
+from spark_kafka_sink.records.decoder import read_fields
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.serde.arrow_columns import read_rows
 

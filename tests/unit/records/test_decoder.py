@@ -6,12 +6,11 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
-from support.oracles.log_records import expected, found
+from support.oracles.log_records import decode, expected, found
 from support.oracles.record_batches import BATCHES, Row, columns_of, records_of
 from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
-from spark_kafka_sink.records.decoder import decode
 
 # length 8 | attributes | timestamp delta 0 | offset delta 0 | no key | value "ab" | 0 headers
 RECORD = bytes.fromhex("10 00 00 00 01 04 6162 00")
