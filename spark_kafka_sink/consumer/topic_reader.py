@@ -75,9 +75,9 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
     bytes of records that are decoded and not yet yielded, 64 MiB by default. The decompressed bytes
-    of one batch come on top, whatever their size, and a copy of the headers of its largest record,
-    of which there may be 1,048,576. In addition, the compressed responses of each leader take up to
-    twice fetch.max.bytes. Raise ConfigException if an option is invalid.
+    of one batch come on top, whatever their size, and a copy of the headers of its largest record
+    if that record has several headers; it may have 1,048,576. In addition, the compressed responses
+    of each leader take up to twice fetch.max.bytes. Raise ConfigException if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while a call of another thread is running. Getting the next batch from the

@@ -118,7 +118,7 @@ class RecordFields:
     The other fields are the same as in `DecodedRecords`. header_starts: the position at which the
     headers of each record begin, int64. ends: the position at which the headers of each record end,
     which is the end of the record, int64. Positions are counted from the start of the records
-    section.
+    section. copied_bytes: a key, a value or an only header that is larger is not copied.
     """
 
     offsets: Int64s
@@ -127,6 +127,7 @@ class RecordFields:
     values: pa.Array
     header_starts: Int64s
     ends: Int64s
+    copied_bytes: int
 
 
 def decode_parts(
@@ -135,9 +136,9 @@ def decode_parts(
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
     part_bytes: about the memory that one part may take, 1 or more; a part has at least one record.
-    In a record of more than twice that size, a key or a value of more than that size is not copied:
-    it keeps `section` alive. Headers are copied. Raise CorruptRecordException at the first invalid
-    part, and before the last one if `count` is wrong.
+    In a record of more than twice that size, a key, a value or an only header of more than that
+    size is not copied: it keeps `section` alive. Several headers are copied. Raise
+    CorruptRecordException at the first invalid part, and before the last one if `count` is wrong.
     """
     position = decoded = 0
     while True:
@@ -171,7 +172,9 @@ def _with_headers(
     first = 0
     for end in [*(np.flatnonzero(last_of_part) + 1).tolist(), len(counts)]:
         rows = slice(first, end)
-        headers, at = _headers(section, counts[rows], positions[rows], fields.ends[rows])
+        headers, at = _headers(
+            section, counts[rows], positions[rows], fields.ends[rows], fields.copied_bytes
+        )
         if (at != fields.ends[rows]).any():
             raise corrupt("a record has more bytes than its fields")
         yield DecodedRecords(
@@ -215,7 +218,7 @@ def _fields(
     keys, at = _field(section, data, at, ends, copied_bytes)
     values, at = _field(section, data, at, ends, copied_bytes)
     times = timestamps + np.int64(base_timestamp_ms)
-    return RecordFields(offsets + base_offset, times, keys, values, at, ends)
+    return RecordFields(offsets + base_offset, times, keys, values, at, ends, copied_bytes)
 
 
 def _record_positions(section: memoryview, position: int, part_bytes: int) -> tuple[Int64s, Int64s]:
@@ -263,25 +266,25 @@ def _check_count(decoded: int, count: int) -> None:
 def _field(
     section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s, copied_bytes: int
 ) -> tuple[pa.Array, Int64s]:
-    """Return the keys or the values of all records, and the position after each of them.
-
-    copied_bytes: a field of a single record that is larger is not copied.
-    """
+    """Return the keys or the values of all records, and the position after each of them."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
         raise corrupt("a key or a value does not fit its record")
-    if len(sizes) == 1 and sizes[0] > copied_bytes:
-        edges = np.concatenate([starts, stops]).astype(np.int32)
-        buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
-        return pa.Array.from_buffers(pa.binary(), 1, buffers), stops
-    return gather(section, starts, stops, sizes >= 0), stops
+    return gather(section, starts, stops, sizes >= 0, copied_bytes), stops
 
 
-def gather(section: memoryview, starts: Ints, stops: Ints, valid: Bools) -> pa.Array:
+def gather(
+    section: memoryview,
+    starts: Ints,
+    stops: Ints,
+    valid: Bools,
+    copied_bytes: int = ALL_IN_ONE_PART,
+) -> pa.Array:
     """Return ``section[start:stop]`` of each row as a binary array, null where `valid` is False.
 
     The rows must be in ascending order in `section`. There may be other bytes between two rows.
+    copied_bytes: a single row that is larger is not copied; it keeps `section` alive.
     """
     rows = len(starts)
     if not rows:
@@ -292,11 +295,13 @@ def gather(section: memoryview, starts: Ints, stops: Ints, valid: Bools) -> pa.A
     edges[1::2] = stops
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(section)]
     all_bytes = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, buffers)
+    if rows == 1 and stops[0] - starts[0] > copied_bytes:
+        return all_bytes
     return all_bytes.take(pa.array(np.arange(0, 2 * rows, 2), mask=~valid))
 
 
 def _headers(
-    section: memoryview, counts: Int64s, positions: Int64s, ends: Int64s
+    section: memoryview, counts: Int64s, positions: Int64s, ends: Int64s, copied_bytes: int
 ) -> tuple[pa.Array, Int64s]:
     """Return the headers of all records, and the position after each record's headers."""
     if not counts.any():
@@ -319,8 +324,9 @@ def _headers(
         following[row] = position
     table = np.frombuffer(spans, np.intc).reshape(-1, 5)
     all_valid = np.ones(len(table), np.bool_)
-    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], all_valid))
-    values = gather(section, table[:, 2], table[:, 3], table[:, 4].astype(np.bool_))
+    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], all_valid, copied_bytes))
+    is_set = table[:, 4].astype(np.bool_)
+    values = gather(section, table[:, 2], table[:, 3], is_set, copied_bytes)
     list_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
     return pa.ListArray.from_arrays(list_offsets, entries), following

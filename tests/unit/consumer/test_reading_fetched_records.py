@@ -284,6 +284,14 @@ def test_many_headers_are_decoded_in_parts() -> None:
     assert fetched(log, budget_bytes=budget_bytes).batch == fetched(log, budget_bytes=1 << 30).batch
 
 
+def test_an_only_header_that_is_larger_than_the_budget_is_in_memory_once() -> None:
+    unpacked_bytes = 1 << 22
+    rows = [Row(None, None, (("h", bytes(unpacked_bytes)),), 1)]
+    log = b"".join(batch_of(rows, codec=1, first_offset=offset) for offset in range(2))
+    assert peak_bytes(log, 1, 2) < most_bytes(unpacked_bytes, 1)
+    assert fetched(log, budget_bytes=1).batch == fetched(log, budget_bytes=1 << 30).batch
+
+
 def test_a_record_with_more_headers_than_a_million_is_refused() -> None:
     log = batch_of([Row(None, b"", (("", None),) * ((1 << 20) + 1), 1)], codec=1)
     with pytest.raises(CorruptRecordException, match="1048577 headers: expected at most 1048576"):
