@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.auth.acls import READ, Acls
+from spark_kafka_sink.auth.acls import READ
 from spark_kafka_sink.auth.java_properties import properties
 from spark_kafka_sink.commit import plan, recovery
 from spark_kafka_sink.commit.attempts import Run
@@ -265,7 +265,7 @@ class _Command:
                 f"topic {log} does not exist, so no write with exactlyOnce has used it; if your "
                 "jobs set commitLogTopic, give --commit-log-topic"
             )
-        hint = Acls.of(self._asked.config).hint(failure.error, log, READ)
+        hint = self._client.acls.hint(failure.error, log, READ)
         return error if hint is None else error.with_message(f"{failure.sentence}; {hint}")
 
     def look(self, found: FoundOwner) -> int:
@@ -340,7 +340,7 @@ class _Command:
         raise KafkaException(f"the plan ended with {outcome!r}; this is a bug")
 
     def _failed(self, found: FoundOwner, failure: Failure, what: str = _NOT_KNOWN) -> int:
-        acls = Acls.of(self._asked.config)
+        acls = self._client.acls
         hints = {
             # Without access to the ids of its tasks, brokers list none of them as open.
             codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: acls.hint(

@@ -7,13 +7,13 @@ describes where to find it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.delegation_tokens import delegation_token
-from spark_kafka_sink.auth.jaas import parse_jaas
+from spark_kafka_sink.auth.jaas import JaasEntry, parse_jaas
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, error_code, topic_advice
@@ -111,12 +111,13 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
     if config.sasl_mechanism == OAUTHBEARER:
         return "", f"the claim {unless_key(config.sasl_oauthbearer_sub_claim_name)} of the token"
     if config.sasl_mechanism == GSSAPI:
-        found = config.sasl_kerberos_principal or jaas.get("principal", "")
+        found = config.sasl_kerberos_principal or jaas.options.get("principal", "")
         primary = found.partition("@")[0].partition("/")[0]
         return _known(primary), "the first part of the Kerberos principal"
-    if jaas.get("tokenauth", "").lower() == "true":
+    if jaas.has_token(config.sasl_mechanism):
         return "", "the owner of the delegation token"
-    return _known(config.sasl_username or jaas.get("username", "")), "the user who logs in"
+    user = config.sasl_username or jaas.options.get("username", "")
+    return _known(user), "the user who logs in"
 
 
 def _known(name: str) -> str:
@@ -124,10 +125,11 @@ def _known(name: str) -> str:
     return "" if "${" in name else name
 
 
-def _jaas(text: Secret | None) -> Mapping[str, str]:
+def _jaas(text: Secret | None) -> JaasEntry:
+    none = JaasEntry("", {})
     if text is None:
-        return {}
+        return none
     try:
-        return parse_jaas(text.value).options
+        return parse_jaas(text.value)
     except ConfigException:  # a reference (``${…}``), which is not resolved here
-        return {}
+        return none

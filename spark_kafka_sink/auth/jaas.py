@@ -70,6 +70,14 @@ class JaasEntry:
         """The last part of the module's name. It alone identifies the module here."""
         return self.module.rpartition(".")[2]
 
+    def has_token(self, mechanism: str) -> bool:
+        """Return whether the login uses a delegation token (ScramLoginModule).
+
+        Only SCRAM has such logins; other login modules ignore the option tokenauth.
+        """
+        is_scram = self.simple_name == SCRAM_LOGIN_MODULE and mechanism != PLAIN
+        return is_scram and self.options.get("tokenauth", "").lower() == "true"
+
     def resolved(self, resolve: Callable[[str], str]) -> JaasEntry:
         """Return the entry with each option's value replaced by `resolve(value)`."""
         return JaasEntry(self.module, {name: resolve(v) for name, v in self.options.items()})

@@ -17,6 +17,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.log_record import LOG_PARTITION
 from spark_kafka_sink.commit.questions import (
     Added,
@@ -95,7 +96,8 @@ class CommitClient:
 
     It is a context manager, and may be used by one thread at a time. log_topic: the topic whose
     partition 0 is the commit log. brokers: brokers of the cluster that another client has found.
-    identity: the result of `login_identity` for `config`.
+    identity: the result of `login_identity` for `config`. acls: builds the hints about
+    rights that the client does not have.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class CommitClient:
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
         self._client.set_initial_nodes(brokers)
+        self.acls = Acls.of(config, lambda: self._client.principal)
         self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
         self._brokers = Brokers(self._client)
         self._partitions = Partitions(self._brokers, clock)

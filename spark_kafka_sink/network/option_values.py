@@ -84,6 +84,8 @@ class Disk:
 def _check_scheme(path: str) -> None:
     """Raise ValueError, with a remedy, if a path is a URL, such as s3:/… or dbfs:/…."""
     scheme = _SCHEME.match(path)
+    if scheme is not None and scheme[1].lower() == "file:":
+        raise ValueError(f"it is a URL: write the path without {scheme[1]}")
     if scheme is not None:
         raise ValueError(
             f"{scheme[1]} is not a folder of this machine: ship the file with --files, and set the "

@@ -534,7 +534,7 @@ class Security:
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)
             found = [entry.options.get(name, "") for name in ("username", "password")]
-            is_token = entry.options.get("tokenauth", "").lower() == "true"
+            is_token = entry.has_token(self._mechanism)
             name, shown = (
                 self._values.shown_jaas(jaas.value, each) for each in ("username", "password")
             )

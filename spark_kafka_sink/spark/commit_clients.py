@@ -76,18 +76,17 @@ def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[Co
         return [_kept.pop(each) for each in surplus]
 
 
-def exception_of(
-    failure: Failure, run: Run, config: ProducerConfig, written: str = ""
-) -> KafkaException:
+def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> KafkaException:
     """Return the exception for a failure, with the options or the ACLs that can prevent it.
 
-    written: a description of how many rows were written, for a job that took too long.
+    acls: those of the client that got the failure. written: a description of how many rows were
+    written, for a job that took too long.
     """
     error = failure.exception()
     hints = [written, _TOO_LONG] if failure.kind is FailureKind.TIMED_OUT else []
     if failure.error == codes.INVALID_TRANSACTION_TIMEOUT:
         hints.append(
-            f"kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: expected at most "
+            f"kafka.transaction.timeout.ms is {run.timeout_ms}: expected at most "
             "the transaction.max.timeout.ms of the brokers"
         )
     if failure.kind is FailureKind.IN_DOUBT:
@@ -96,7 +95,7 @@ def exception_of(
             "missing, and let the next run start by "
             f"{accept_torn(run.owner, run.log.topic)}"
         )
-    hints.append(_rights(failure, run, Acls.of(config)))
+    hints.append(_rights(failure, run, acls))
     return error.with_message("; ".join(filter(None, [error.message, *hints])))
 
 

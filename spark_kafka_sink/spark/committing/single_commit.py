@@ -67,7 +67,7 @@ def commit_record(
     if isinstance(outcome, Undecided):
         raise outcome.exception(run.owner) from outcome.failure.exception()
     if isinstance(outcome, Failure):
-        raise exception_of(outcome, run, config, written)
+        raise exception_of(outcome, run, client.acls, written)
     message = f"the commit ended with {outcome!r}; this is a bug"
     raise KafkaException(message)
 

@@ -62,7 +62,7 @@ def commit_record(
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
-        raise exception_of(outcome, run, config, written)
+        raise exception_of(outcome, run, client.acls, written)
     if isinstance(outcome, Torn):
         raise outcome.exception(run, attempts)
     if isinstance(outcome, Undecided):

@@ -47,12 +47,14 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own pattern for secrets, and the names of secret options of Kafka and of schema
-# registries. The URL of a registry may have a user and a password in it. As in Java, options with
-# certificates in PEM are secret, because the same text often has the private key.
+# Spark's own pattern for secrets, and the names of secret options of Kafka, of schema registries
+# and of other clients of Kafka. The URL of a registry may have a user and a password in it. As in
+# Java, options with certificates in PEM are secret, because the same text often has the private
+# key.
 _SECRET: Final = (
-    "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
-    "|store[.]certificate|[.]pem|user[.]info|registry[.]url"
+    "secret|password|passphrase|token|access[._]?key|jaas|keystore[._]key"  # noqa: S105 - words
+    "|store[._]certificate|[._]pem|ssl_(ca|certificate|key)|oauthbearer[.](config|extensions)"
+    "|user[._]info|registry[._]url"
 )
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its

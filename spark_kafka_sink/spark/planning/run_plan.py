@@ -107,7 +107,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
-    raise exception_of(outcome, run, config)
+    raise exception_of(outcome, run, client.acls)
 
 
 def _warn(client: CommitClient) -> None:

@@ -76,7 +76,7 @@ class SingleTask:
             begun = single_check.begin(self._plan, partitions, deadline=deadline)
             found = client.run(begun, single_check.step).outcome
             if isinstance(found, Failure):
-                raise exception_of(found, self._plan.run, config)
+                raise exception_of(found, self._plan.run, client.acls)
             self._log_ends.update(client.log_ends(partitions, deadline))
 
     def _may_exist(self, partition: TopicPartition) -> bool:

@@ -71,7 +71,7 @@ class TwoPhaseTask:
             )
             found = client.run(begun, two_phase_claim.step).outcome
         if isinstance(found, Failure):
-            raise exception_of(found, run, config)
+            raise exception_of(found, run, client.acls)
         if found is None:
             message = "the claim of a transactional id has no outcome; this is a bug"
             raise KafkaException(message)

@@ -94,6 +94,11 @@ def test_the_principal_is_named_where_the_configuration_says_it(
             "the owner of the delegation token",
         ),
         (
+            by_jaas("plain.PlainLoginModule", 'username="${env:U}" password="x" tokenauth="true"')
+            | {"sasl.mechanism": "PLAIN"},
+            "the user who logs in",
+        ),
+        (
             SASL
             | {"sasl.mechanism": "PLAIN", "sasl.username": "${env:USER}", "sasl.password": "x"},
             "the user who logs in",

@@ -809,7 +809,6 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
         "hdfs:///certs",
         "hdfs:/certs",
         "abfss://c@account",
-        "file:///certs",
     ],
 )
 @pytest.mark.parametrize(
@@ -844,6 +843,14 @@ def test_a_file_of_another_file_system_has_to_be_shipped(
         security(**more, **{option.replace(".", "_"): f"{scheme}/x.pem"})
     assert option in str(caught.value)
     assert f"{scheme.partition(':')[0]}: is not a folder of this machine" in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["file://", "file:", "FILE://"])
+def test_a_file_s_url_is_not_its_path(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes(b"")
+    with pytest.raises(ConfigException, match=r"it is a URL: write the path without (?i:file:)"):
+        security(security_protocol="SSL", ssl_truststore_location=f"{scheme}{path}")
 
 
 def test_messages_say_which_process_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:

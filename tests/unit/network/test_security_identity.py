@@ -428,6 +428,26 @@ def test_another_token_of_its_own_user_is_no_other_user(users: Users, tmp_path: 
     assert made.login(NODE, 0.5) is not None
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("PLAIN", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-256", "plain.PlainLoginModule"),
+    ],
+)
+def test_only_scram_has_logins_by_a_token(mechanism: str, module: str, tmp_path: Path) -> None:
+    jaas = f'{MODULES}.{module} required username="a" password="p" tokenauth="true";'
+    made = Security.of(config({"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}, tmp_path))
+    assert made is not None
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    assert not login.is_token
+    exchange = login.exchange()
+    assert exchange is not None
+    assert b"tokenauth" not in exchange.first()
+
+
 def test_a_client_of_an_identity_logs_in_as_that_user_only(users: Users, tmp_path: Path) -> None:
     for options in (BY_FILE, BY_NAME):
         users.set("alice")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from support.programs.forked import in_child, taken
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.questions import (
@@ -22,6 +25,7 @@ from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 from spark_kafka_sink.spark import commit_clients
 from spark_kafka_sink.spark.commit_clients import (
     _lock,
@@ -37,7 +41,7 @@ RUN = Run(checked_owner("team", "app", "t"), "run", TopicPartition("log", 0), 2,
 
 def said_of(failure: Failure, written: str = "") -> str:
     """Return the message of a failure."""
-    return str(exception_of(failure, RUN, CONFIG, written))
+    return str(exception_of(failure, RUN, Acls.of(CONFIG), written))
 
 
 def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> None:
@@ -97,6 +101,24 @@ def test_rights_on_transactional_ids_are_named_by_their_prefix() -> None:
     said = said_of(Failure(FailureKind.REFUSED, "refused", denied, Call.INIT_PRODUCER_ID.value))
     assert "--operation WRITE" in said
     assert "--resource-pattern-type prefixed --transactional-id team/" in said
+
+
+def test_a_missing_right_is_granted_to_the_user_that_the_login_has_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_ticket = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
+    config = producer_config({"bootstrap.servers": "b:1"} | by_ticket)
+    denied = Failure(
+        FailureKind.REFUSED, "refused", codes.TOPIC_AUTHORIZATION_FAILED, Call.FETCH.value
+    )
+    monkeypatch.setattr(
+        ConsumerNetworkClient,
+        "of",
+        lambda *_, **__: SimpleNamespace(principal="alice", set_initial_nodes=list, close=list),
+    )
+    with CommitClient(config, "log") as client:
+        said = str(exception_of(denied, RUN, client.acls))
+    assert "--allow-principal User:alice --operation READ --topic log" in said
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_kafka_sink.config import NOT_YET, option_fields
+from spark_kafka_sink.config import NOT_YET, OTHER_CLIENTS, option_fields
 from spark_kafka_sink.schema_registry.settings import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.driver.register import SETTINGS, mask_secrets
 
@@ -61,8 +61,16 @@ def test_the_secrets_of_kafka_are_found_by_their_names() -> None:
     known = NOT_YET | {each.encode_name for each in option_fields()}
     found = {name for name in known if re.search(SETTINGS[OPTIONS], f"kafka.{name}")}
     assert found >= SECRETS
-    # Spark masks them by itself.
+    # Spark masks options of tokens by itself.
     assert all("token" in name for name in found - SECRETS), found - SECRETS
+
+
+def test_the_secrets_of_other_clients_are_found_by_their_names() -> None:
+    names = {name for name, javas in OTHER_CLIENTS.items() if SECRETS & {*javas.names}}
+    assert {"ssl_key", "ssl.key.pem", "sasl_plain_password", "sasl.oauthbearer.config"} <= names
+    # Options by Java's names with underscores are a usual mistake.
+    names |= {name.replace(".", "_") for name in SECRETS}
+    assert names == {name for name in names if re.search(SETTINGS[OPTIONS], f"kafka.{name}")}
 
 
 def test_the_secrets_of_a_schema_registry_are_found_by_their_names() -> None:
