@@ -267,7 +267,8 @@ class _TokenLogin:
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
-        return OAuthBearerExchange(token, self._source.refused)
+        source = self._source
+        return OAuthBearerExchange(token, refused=source.refused, accepted=source.accepted)
 
 
 class Security:
