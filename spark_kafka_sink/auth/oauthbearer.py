@@ -174,6 +174,7 @@ class OAuthBearerExchange:
 
     A broker rejects a token with a response that is not an error. The error follows after the
     client has acknowledged that response. refused: called with the token if the broker rejects it.
+    accepted: called with the token if the broker accepts it.
     """
 
     mechanism: Final = OAUTHBEARER
@@ -181,12 +182,14 @@ class OAuthBearerExchange:
     def __init__(
         self,
         token: OAuthBearerToken,
+        *,
         refused: Callable[[OAuthBearerToken], None] | None = None,
+        accepted: Callable[[OAuthBearerToken], None] | None = None,
     ) -> None:
         self.is_complete = False
         self._token = token
         self.secrets = (token.value,)
-        self._refused = refused
+        self._refused, self._accepted = refused, accepted
         self._refusal: str | None = None
 
     def first(self) -> bytes:
@@ -205,6 +208,8 @@ class OAuthBearerExchange:
             raise self._failed(f"the broker says: {self._refusal}")
         if not challenge:
             self.is_complete = True
+            if self._accepted is not None:
+                self._accepted(self._token)
             return None
         self._refusal = _status(challenge, self.secrets)
         if self._refused is not None:

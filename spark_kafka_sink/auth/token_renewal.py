@@ -10,8 +10,9 @@ In NOTHING, clients wait, and a fetch that fails is repeated after a pause. In S
 the token. When the refresh window of the token begins, the next token is fetched, and replaces it.
 If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
 
-The next fetch is also due if a broker rejects the token. The token is still used until then: the
-cause may be that broker's clock or keys.
+The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
+token is still used until then: the cause may be that broker's clock or keys. In this case the next
+tokens are rejected, too, so the fetches become rarer, until a broker accepts a token.
 
 A failure that a retry will probably not overcome is raised to clients that wait for a token. The
 fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
@@ -35,8 +36,10 @@ _LEAST_LIFE_S: Final = 60.0
 _LEAST_PAUSE_S: Final = 0.05
 # The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# If brokers reject a token so soon after its fetch, they would also reject the next token.
+# If brokers reject a token so soon after its fetch, they would also reject the next token. The time
+# doubles with each token that is rejected, up to the longest time.
 _FRESH_S: Final = 10.0
+_LONGEST_FRESH_S: Final = 300.0
 
 
 class TokenException(Exception):
@@ -69,6 +72,9 @@ class TokenRenewal:
         self._token: OAuthBearerToken | None = None
         self._fetched_at = self._ends_at = 0.0
         self._failures = 0
+        # Whether a broker has rejected the token, and how many tokens in a row before it.
+        self._is_refused = False
+        self._refused_before = 0
         self.fetch_at = fetch_at
         self.failure: TokenException | None = None
 
@@ -84,6 +90,8 @@ class TokenRenewal:
             ends_at, issued_at = now + _LEAST_LIFE_S, None
         self._token, self._fetched_at, self._ends_at = token, now, ends_at
         self.failure, self._failures = None, 0
+        self._refused_before += self._is_refused
+        self._is_refused = False
         refresh = refresh_at(
             self._window, now=now, issued_at=issued_at, expires_at=ends_at, chance=chance
         )
@@ -109,10 +117,21 @@ class TokenRenewal:
             self.fetch_at = min(self.fetch_at, now)
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Record that a broker has rejected a token, and fetch another one now.
+        """Record that a broker has rejected a token, and fetch another one if it is time for that.
 
         Until then the token is still used, because other brokers may accept it. No other token is
-        fetched for a token that was just fetched, because it would be rejected as well.
+        fetched for a token that was fetched a short time ago, because it would be rejected as well.
         """
-        if now >= self._fetched_at + _FRESH_S:
+        if token is not self._token:
+            return
+        self._is_refused = True
+        least_s = max(_FRESH_S, self._window.min_period_s)
+        # The exponent is limited to avoid overflow.
+        pause_s = least_s * 2.0 ** min(self._refused_before, 64)
+        if now >= self._fetched_at + min(pause_s, max(least_s, _LONGEST_FRESH_S)):
             self.fetch_now(token, now)
+
+    def accepted(self, token: OAuthBearerToken) -> None:
+        """Record that a broker has accepted a token."""
+        if token is self._token:
+            self._is_refused, self._refused_before = False, 0

@@ -8,6 +8,8 @@ calls it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import time
@@ -63,8 +65,9 @@ class AwsTokens:
             raise ConfigException(
                 f"{Option('sasl.username')} has no effect with AWS_MSK_IAM: remove it"
             )
-        options, region = self._options(), self._region()
+        options, region = _options(config, values), self._region()
         self._user = options.user
+        self._identity = _identity(options)
         url = endpoint(region)
         values.check_url(url, f"{url}, the URL for which AWS_MSK_IAM tokens are signed")
         if _environment_credentials(options) is None and find_spec("botocore") is None:
@@ -80,7 +83,7 @@ class AwsTokens:
             # share its source with a client that has the same values without references.
             (
                 *(options, region, self._region_of_hosts()),
-                *(config.sasl_jaas_config, config.config_providers),
+                *(config.sasl_jaas_config, config.config_providers, self._identity),
                 renewal_options(config),
             ),
             lambda: TokenSource(
@@ -90,12 +93,6 @@ class AwsTokens:
                 Random(),  # noqa: S311 - jitter, not secrets
             ),
         )
-
-    def _options(self) -> AwsOptions:
-        jaas = self._config.sasl_jaas_config
-        if jaas is None:
-            return AwsOptions()
-        return aws_options(self._values.jaas(jaas.value, self._config.sasl_mechanism).options)
 
     @property
     def _profile(self) -> str:
@@ -129,7 +126,7 @@ class AwsTokens:
         Raise TokenException if there are no credentials.
         """
         try:
-            options, region = self._options(), self._region()
+            options, region = _options(self._config, self._values), self._region()
             if options.user != self._user:
                 # The other clients that share the token would log in as another user.
                 raise TokenException(
@@ -143,12 +140,72 @@ class AwsTokens:
                     credentials = _botocore_credentials(options, region, self._profile)
         except ConfigException as error:
             raise TokenException(str(error), is_final=True) from None
+        # Compared after the credentials were read, because their file may be replaced at any time.
+        if self._identity not in ("", _identity(options)):
+            raise TokenException(
+                "the access key or the role of AWS's credentials has changed since this client was "
+                f"created: {OTHER_USER}",
+                is_final=True,
+            )
         now = time.time()
         if credentials.expires_at is not None and credentials.expires_at < now + _LEAST_LIFE_S:
             raise TokenException(
                 "AWS's credentials expire within a minute, and there are no new ones yet"
             )
         return msk_token(credentials, region, now, _USER_AGENT)
+
+
+def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
+    """Return a digest of what identifies the user of the AWS credentials, without a request to AWS.
+
+    It is the id of a long-term access key, or the role and the session of a profile or of a web
+    identity. It is empty if the options alone name the user, and if it is known only after a
+    request, as for the role of a machine. Raise ConfigException if an option is invalid.
+    """
+    return _identity(_options(config, values))
+
+
+def _identity(options: AwsOptions) -> str:
+    found: list[str | None] = []
+    keys = _environment_credentials(options)
+    if keys is not None:
+        # The session token of a role does not name its user.
+        found = ["session"] if keys.session_token else [keys.access_key]
+    elif (options.profile or options.role is None) and find_spec("botocore") is not None:
+        with _without_debug_logs():
+            found = _identity_of_profile(options)
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest() if any(found) else ""
+
+
+def _identity_of_profile(options: AwsOptions) -> list[str | None]:
+    """Return what identifies the user of a profile, or else of AWS's default chain."""
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - slow, and may be absent
+
+    try:
+        # No region is needed here.
+        session = _session(options.profile, "none", [])
+        profiles = session.full_config["profiles"]
+    except BotoCoreError:
+        # There is no such profile, or a file is invalid.
+        return []
+    profile = profiles.get(session.profile or "default", {})
+    if "role_arn" in profile:
+        return [profile["role_arn"], profile["role_session_name"]]
+    if options.is_of_environment and "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
+        names = [os.environ.get(f"AWS_ROLE_{each}") for each in ("ARN", "SESSION_NAME")]
+        return [*names, profile.get("role_session_name")]
+    if "sso_role_name" in profile:
+        return [profile.get("sso_account_id"), profile["sso_role_name"]]
+    if "aws_session_token" in profile or "aws_security_token" in profile:
+        return ["session", session.profile]
+    return [profile.get("aws_access_key_id")]
+
+
+def _options(config: ProducerConfig, values: OptionValues) -> AwsOptions:
+    jaas = config.sasl_jaas_config
+    if jaas is None:
+        return AwsOptions()
+    return aws_options(values.jaas(jaas.value, config.sasl_mechanism).options)
 
 
 def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:

@@ -61,24 +61,26 @@ def cached_principal(options: KerberosOptions) -> str:
 
     Raise SaslAuthenticationException if the cache has no tickets.
     """
-    return str(_credentials(options, b"").name)
+    return str(kerberos_credentials(options, b"").name)
 
 
 def gssapi_exchange(
-    options: KerberosOptions, host: str, keytab: bytes, principal: str | None = None
+    options: KerberosOptions,
+    host: str,
+    credentials: Any,  # noqa: ANN401 - of the library
+    principal: str | None = None,
 ) -> GssapiExchange:
     """Return the SASL exchange of a Kerberos login at the broker `host`.
 
-    This may block until the KDC sends a ticket.
+    This may block until the KDC sends a ticket for the broker.
 
-    keytab: the contents of the keytab. principal: the principal of earlier logins with the same
-    ticket cache. Raise SaslAuthenticationException if there are no tickets, and NetworkException if
-    a retry may find tickets.
+    credentials: those that `kerberos_credentials` has returned. principal: the principal of earlier
+    logins with the same ticket cache. Raise SaslAuthenticationException if there is no ticket, and
+    NetworkException if a retry may find one.
     """
     from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
     from gssapi.exceptions import GSSError  # noqa: PLC0415
 
-    credentials = _credentials(options, keytab)
     user = str(credentials.name)
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
@@ -132,8 +134,14 @@ class _Context:
         )
 
 
-def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN401 - of the library
-    """Return a `gssapi.Credentials` that holds the Kerberos tickets of the login."""
+def kerberos_credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN401 - of the library
+    """Return a `gssapi.Credentials` that holds the Kerberos tickets of the login.
+
+    With a keytab, this may block until the KDC sends the ticket of the client.
+
+    keytab: the contents of the keytab. Raise SaslAuthenticationException if there is no ticket, and
+    NetworkException if a retry may find one.
+    """
     from gssapi import Credentials, Name, NameType  # noqa: PLC0415
     from gssapi.exceptions import ExpiredCredentialsError, GSSError  # noqa: PLC0415
 

@@ -6,8 +6,12 @@ prepared before its connection is made, and before the connection re-authenticat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import time
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from random import Random
+from typing import Final, TypeVar
 
 from spark_kafka_sink.auth.gssapi import (
     GssapiExchange,
@@ -16,6 +20,7 @@ from spark_kafka_sink.auth.gssapi import (
     kerberos_options,
 )
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OTHER_USER, printable
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import may_be_key, unless_key
@@ -25,10 +30,46 @@ from spark_kafka_sink.network.gssapi import (
     check_kerberos,
     check_keytab,
     gssapi_exchange,
+    kerberos_credentials,
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
+
+_T = TypeVar("_T")
+# For how long a final failure is kept: a KDC may lock an account after a few failures.
+_PAUSE: Final = ExponentialBackoff(base_s=1.0, max_s=30.0)
+
+
+class _Failures:
+    """Raises a final failure again for a while, without another request to the KDC.
+
+    Each pause is twice as long as the last one, until a request succeeds.
+    """
+
+    def __init__(self) -> None:
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        # The last failure of a kind, when its pause ends, and the number of failures. Each change
+        # is one atomic operation, so no lock is needed.
+        self._kept: dict[Hashable, tuple[str, float, int]] = {}
+
+    def result(self, kind: Hashable, request: Callable[[], _T]) -> _T:
+        """Return the result of a request to the KDC.
+
+        Raise SaslAuthenticationException if the request, or one of the same kind before, failed
+        finally.
+        """
+        message, ends_at, failures = self._kept.get(kind, ("", 0.0, 0))
+        if time.monotonic() < ends_at:
+            raise SaslAuthenticationException(message)
+        try:
+            found = request()
+        except SaslAuthenticationException as error:
+            ends_at = time.monotonic() + _PAUSE.delay_s(failures, self._random)
+            self._kept[kind] = str(error), ends_at, failures + 1
+            raise
+        self._kept.pop(kind, None)
+        return found
 
 
 class Kerberos:
@@ -48,6 +89,7 @@ class Kerberos:
         self._config = config
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
+        self._failures = _Failures()
         # The principal of the ticket cache at the first login, or the principal that options set.
         self._principal = self._options()[0].principal
         self._cached_principal = identity or None if self._principal is None else None
@@ -101,7 +143,18 @@ class Kerberos:
             )
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
-        return gssapi_exchange(options, host, keytab, self._cached_principal)
+        principal = self._cached_principal
+        if options.keytab is None:
+            credentials = kerberos_credentials(options, b"")
+        else:
+            # A failure is that of all brokers. Another keytab is tried at once.
+            digest = hashlib.sha256(keytab).digest()
+            credentials = self._failures.result(
+                digest, lambda: kerberos_credentials(options, keytab)
+            )
+        return self._failures.result(
+            host, lambda: gssapi_exchange(options, host, credentials, principal)
+        )
 
     def _options(self) -> tuple[KerberosOptions, bytes]:
         """Return the Kerberos options, and the contents of the keytab, empty if there is no keytab.

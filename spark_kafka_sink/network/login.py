@@ -141,6 +141,11 @@ class TokenSource:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
 
+    def accepted(self, token: OAuthBearerToken) -> None:
+        """Record that a broker has accepted a token."""
+        with self._lock:
+            self._renewal.accepted(token)
+
     def _described(self, failure: TokenException | None) -> str:
         return f"{self._name} returned no token: {failure}"
 

@@ -57,7 +57,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import may_be_key, shown_value, warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
-from spark_kafka_sink.network.aws_credentials import AwsTokens
+from spark_kafka_sink.network.aws_credentials import AwsTokens, aws_identity
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import EXTENSION, OAuth, user_claim, user_of_file
@@ -129,10 +129,11 @@ def login_identity(config: ProducerConfig) -> str:
 
     It is the principal in the ticket cache, or the user of the OAuth token, assertion or template
     in a file. If an option determines the user by a reference (``${…}``), it is a digest of the
-    resolved values: of names, of the token endpoint, and of the extensions of OAUTHBEARER. Without
+    resolved values: of names, of the token endpoint, and of the extensions of OAUTHBEARER. For
+    AWS_MSK_IAM, it is a digest of the long-term access key, or of the role of a profile. Without
     SASL, it is a digest of the subject of the client certificate, if the certificate is in a file
-    or set by a reference. It is empty if the options alone determine the user. Tokens that a Python
-    callable returns are not taken into account.
+    or set by a reference. It is empty if the options alone determine the user. Tokens that an
+    endpoint or a Python callable returns, and session tokens of AWS, are not taken into account.
 
     Raise KafkaException if the user cannot be found, as the login would. With a key in its place,
     two users could share a producer.
@@ -161,7 +162,9 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
         user = Kerberos(config, values, lambda: None).identity()
         if user:
             return user
-    elif mechanism == OAUTHBEARER and not config.has_aws_tokens:
+    elif config.has_aws_tokens:
+        user = aws_identity(config, values)
+    elif mechanism == OAUTHBEARER:
         user = user_of_file(config, values)
     names = _names_by_references(config, values, mechanism)
     return _digest([user, *names]) if names else user
@@ -267,7 +270,8 @@ class _TokenLogin:
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
-        return OAuthBearerExchange(token, self._source.refused)
+        source = self._source
+        return OAuthBearerExchange(token, refused=source.refused, accepted=source.accepted)
 
 
 class Security:

@@ -116,26 +116,66 @@ def test_another_token_is_fetched_for_a_refused_one_but_not_at_once() -> None:
     first, second = token(9000.0), token(9000.0, "second")
     made.fetched(first, 1000.0, 0.0)
     due = made.fetch_at
-    made.refused(first, 1009.0)
+    made.refused(first, 1059.0)
     assert made.fetch_at == due
-    made.refused(token(9000.0, "another"), 1011.0)
+    made.refused(token(9000.0, "another"), 1060.0)
     assert made.fetch_at == due
-    made.refused(first, 1011.0)
-    assert made.fetch_at == 1011.0
-    made.fetched(second, 1012.0, 0.0)
-    assert made.serving(1012.0) is second
+    made.refused(first, 1060.0)
+    assert made.fetch_at == 1060.0
+    made.fetched(second, 1061.0, 0.0)
+    assert made.serving(1061.0) is second
+
+
+def fetches_in_an_hour(min_period_s: float, *, accepted_each_s: int | None = None) -> list[int]:
+    """Return when tokens of an hour are fetched if a broker refuses each one, once a second.
+
+    accepted_each_s: how often another broker accepts the token, None for never.
+    """
+    made = TokenRenewal(
+        RefreshWindow(min_period_s=min_period_s), ExponentialBackoff.of_ms(100, 10_000)
+    )
+    fetches = []
+    for now in range(3600):
+        current = made.serving(now)
+        if current is not None:
+            if accepted_each_s is not None and now % accepted_each_s == 0:
+                made.accepted(current)
+            made.refused(current, now)
+        if now >= made.fetch_at:
+            fetches.append(now)
+            made.fetched(token(now + 7200.0, str(now)), now, 0.0)
+    return fetches
+
+
+@pytest.mark.parametrize(
+    ("min_period_s", "fetches"),
+    [
+        (60, [0, 60, 180, 420, *range(720, 3600, 300)]),
+        (0, [0, 10, 30, 70, 150, 310, *range(610, 3600, 300)]),
+        (900, [0, 900, 1800, 2700]),
+    ],
+)
+def test_while_new_tokens_are_refused_too_they_are_fetched_more_and_more_rarely(
+    min_period_s: int, fetches: list[int]
+) -> None:
+    assert fetches_in_an_hour(min_period_s) == fetches
+
+
+def test_a_login_that_succeeds_ends_the_long_pauses_but_not_the_shortest_one() -> None:
+    assert fetches_in_an_hour(60, accepted_each_s=20) == [*range(0, 3600, 60)]
 
 
 def test_a_token_that_one_broker_refuses_serves_until_another_one_is_fetched_or_it_ends() -> None:
     made = renewal()
-    first = token(1060.0)
+    first = token(1100.0)
     made.fetched(first, 1000.0, 0.0)
-    made.refused(first, 1011.0)
-    assert made.serving(1011.0) is first
-    made.failed(TokenException("down"), 1012.0, CHANCE)
-    made.refused(first, 1013.0)
-    assert made.serving(1059.0) is first
-    assert made.serving(1060.0) is None
+    made.refused(first, 1061.0)
+    assert made.fetch_at == 1061.0
+    assert made.serving(1061.0) is first
+    made.failed(TokenException("down"), 1062.0, CHANCE)
+    made.refused(first, 1063.0)
+    assert made.serving(1099.0) is first
+    assert made.serving(1100.0) is None
 
 
 def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> None:

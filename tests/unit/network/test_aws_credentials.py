@@ -33,7 +33,8 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.aws_credentials import AwsTokens, _botocore_credentials
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.option_values import OptionValues
-from spark_kafka_sink.network.security import Security
+from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 SECRET = "of-the-key/+"
 REGION = "eu-north-1"
@@ -268,6 +269,150 @@ def test_a_token_of_one_user_is_never_refreshed_as_another_user(
         tokens.source._fetch()
     assert "other" not in str(caught.value)
     assert len(sts.asked) == asked
+
+
+class Users:
+    """Changes the user of AWS's credentials, in one of several places.
+
+    place: the keys of the environment or of a profile, or the role of a profile, of a web identity
+    or of single sign-on.
+    """
+
+    def __init__(self, place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._place = place
+        self._folder = folder
+        self._monkeypatch = monkeypatch
+        jaas = f'{MODULE} awsProfileName="kafka";'
+        if place in ("environment", "default profile", "web identity"):
+            jaas = f"{MODULE};"
+        if place != "environment":
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.delenv(name, raising=False)
+        self.config = producer_config(
+            {
+                "bootstrap.servers": "127.0.0.1:1",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "AWS_MSK_IAM",
+                "sasl.jaas.config": jaas,
+            }
+        )
+
+    def set(self, user: str, *, secret: str = "s", session: str = "") -> None:
+        """Set the user. session: a session token."""
+        keys = {
+            "AWS_ACCESS_KEY_ID": user,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            **({"AWS_SESSION_TOKEN": session} if session else {}),
+        }
+        profile = "default" if self._place == "default profile" else "kafka"
+        lines = "\n".join(f"{name.lower()} = {value}" for name, value in keys.items())
+        if self._place == "environment":
+            for name, value in keys.items():
+                self._monkeypatch.setenv(name, value)
+        elif self._place == "web identity":
+            (self._folder / "token").write_text("of-the-pod")
+            self._monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(self._folder / "token"))
+            self._monkeypatch.setenv("AWS_ROLE_ARN", f"{WRITER}-{user}")
+        elif self._place == "role of a profile":
+            (self._folder / "credentials").write_text(
+                f"[kafka]\nrole_arn = {WRITER}-{user}\nsource_profile = source\n"
+                f"[source]\naws_access_key_id = FILEKEY\naws_secret_access_key = {secret}\n"
+            )
+        elif self._place == "single sign-on":
+            (self._folder / "config").write_text(
+                f"[profile kafka]\nsso_start_url = http://127.0.0.1:1/\nsso_region = {REGION}\n"
+                f"sso_account_id = 1\nsso_role_name = {user}\n"
+            )
+        else:
+            (self._folder / "credentials").write_text(f"[{profile}]\n{lines}\n")
+
+
+PLACES = ["environment", "profile", "default profile", "role of a profile", "web identity"]
+
+
+@pytest.mark.parametrize("place", [*PLACES, "single sign-on"])
+def test_tasks_of_two_users_of_aws_do_not_share_a_producer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts, place: str
+) -> None:
+    users = Users(place, tmp_path, monkeypatch)
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    pool = ProducerPool(lambda _seconds, _close: Timer())
+    used = []
+    for user, secret in (("ALICE", "s"), ("ALICE", "new"), ("BOB", "s"), ("ALICE", "s")):
+        users.set(user, secret=secret)
+        with pool.producer(users.config) as producer:
+            used.append(producer)
+        assert user not in login_identity(users.config)
+    for each in {*used}:
+        each.close(0)
+    assert used[0] is used[1] is used[3]
+    assert used[2] is not used[0]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_never_gets_a_token_of_another_user_of_aws(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts, place: str
+) -> None:
+    users = Users(place, tmp_path, monkeypatch)
+    users.set("ALICE")
+    tokens = AwsTokens(users.config, OptionValues(users.config))
+    assert tokens.source._fetch().value
+    users.set("ALICE", secret="new")
+    assert tokens.source._fetch().value
+    users.set("BOB")
+    with pytest.raises(TokenException, match="key or the role of AWS's credentials has changed"):
+        tokens.source._fetch()
+    other = AwsTokens(users.config, OptionValues(users.config))
+    assert other.source is not tokens.source
+    assert other.source._fetch().value
+
+
+@pytest.mark.parametrize("place", ["environment", "profile"])
+def test_another_session_token_may_be_of_the_same_role(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    users = Users(place, tmp_path, monkeypatch)
+    users.set("ASIA1", session="first")
+    tokens = AwsTokens(users.config, OptionValues(users.config))
+    identity = login_identity(users.config)
+    assert tokens.source._fetch().value
+    users.set("ASIA2", session="second")
+    assert login_identity(users.config) == identity
+    assert tokens.source._fetch().value
+
+
+def test_a_user_of_aws_is_found_without_a_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts
+) -> None:
+    found = []
+    for place in ("role of a profile", "web identity"):
+        with monkeypatch.context() as patch:
+            users = Users(place, tmp_path, patch)
+            users.set("ALICE")
+            found.append(login_identity(users.config))
+            (tmp_path / "credentials").unlink(missing_ok=True)
+    assert all(found)
+    assert sts.asked == []
+
+
+def test_a_profile_that_is_missing_is_no_user_of_aws(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    users = Users("profile", tmp_path, monkeypatch)
+    assert login_identity(users.config) == ""
+    (tmp_path / "credentials").write_text("no section = here\n")
+    assert login_identity(users.config) == ""
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_PROFILE", "missing")
+        patch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        assert login_identity(Users("default profile", tmp_path, patch).config) == ""
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.network.aws_credentials.find_spec", lambda name: None)
+        assert login_identity(users.config) == ""
 
 
 def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts: Sts) -> None:

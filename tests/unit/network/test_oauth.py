@@ -800,6 +800,23 @@ def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
     assert made.principal == CLIENT_ID
 
 
+@pytest.mark.parametrize(
+    ("answer", "noted"), [(b"", "accepted"), (b'{"status":"invalid_token"}', "refused")]
+)
+def test_what_a_broker_says_of_a_token_counts_for_the_next_fetch(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch, answer: bytes, noted: str
+) -> None:
+    notes: list[tuple[str, str]] = []
+    for name in ("accepted", "refused"):
+        monkeypatch.setattr(
+            TokenRenewal, name, lambda *given, name=name: notes.append((name, given[1].value))
+        )
+    made = security(by_secret(server.url))
+    exchange(made).step(answer)
+    assert notes == [(noted, server.tokens[0])]
+    made.close()
+
+
 @pytest.mark.parametrize("given", ["0", None])
 def test_no_limit_in_java_is_the_default_limit_here(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch, given: str | None

@@ -217,7 +217,7 @@ def test_another_token_is_fetched_for_a_refused_one_which_serves_meanwhile() -> 
     first = endpoint.respond(token(9000.0))
     client.wait()
     assert isinstance(first, OAuthBearerToken)
-    endpoint.now += 20
+    endpoint.now += 60
     endpoint.source.refused(first)
     assert endpoint.source.token() is first
     second = endpoint.respond(token(9000.0, "u"))
@@ -331,6 +331,7 @@ INTERRUPTED: dict[str, Callable[[TokenSource, Client], object]] = {
     "problem": lambda source, _: source.problem(),
     "refresh": lambda source, _: source.refresh(FIRST),
     "refused": lambda source, _: source.refused(FIRST),
+    "accepted": lambda source, _: source.accepted(FIRST),
 }
 
 

@@ -1,0 +1,148 @@
+"""Kerberos logins without the library: how often the KDC is asked while it refuses the client."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import KafkaException, NetworkException, SaslAuthenticationException
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network import kerberos
+from spark_kafka_sink.network.security import Security
+
+WAIT_S = 20
+NODES = [Node(id=number, host=f"broker-{number}", port=1) for number in range(3)]
+
+
+class Kdc:
+    """Stands for the library and the KDC, with a clock of its own.
+
+    asked: a principal for each request of a client's ticket, and a host for each of a broker's.
+    refused: which of them the KDC refuses, and how.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.asked: list[str] = []
+        self.refused: dict[str, KafkaException] = {}
+        self.keytab = folder / "keytab"
+        self.put(b"first")
+        monkeypatch.setattr(kerberos, "check_kerberos", lambda: None)
+        monkeypatch.setattr(kerberos, "kerberos_credentials", lambda options, _: self._ask("u"))
+        monkeypatch.setattr(kerberos, "gssapi_exchange", lambda _, host, *__: self._ask(host))
+        monkeypatch.setattr(kerberos, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(kerberos, "Random", lambda: SimpleNamespace(uniform=lambda *_: 1.0))
+
+    def put(self, key: bytes) -> None:
+        """Write the keytab."""
+        self.keytab.write_bytes(b"\x05\x02" + key)
+
+    def _ask(self, name: str) -> object:
+        self.asked.append(name)
+        if name in self.refused:
+            raise self.refused[name]
+        return SimpleNamespace(name=name)
+
+    def client(self) -> Security:
+        """Return a client that logs in by the keytab."""
+        made = Security.of(
+            producer_config(
+                {
+                    "bootstrap.servers": "h:1",
+                    "security.protocol": "SASL_SSL",
+                    "sasl.kerberos.service.name": "kafka",
+                    "sasl.kerberos.principal": "u",
+                    "sasl.kerberos.keytab": str(self.keytab),
+                }
+            )
+        )
+        assert made is not None
+        return made
+
+
+@pytest.fixture
+def kdc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kdc:
+    """A KDC that refuses nothing at first."""
+    return Kdc(tmp_path, monkeypatch)
+
+
+def result(client: Security, node: Node) -> str:
+    """Log in at a node as a client does; return why there is no login, empty if there is one."""
+    woken = threading.Event()
+    client.wake = woken.set
+    while not client.has_login(node):
+        assert woken.wait(WAIT_S)
+        woken.clear()
+    try:
+        assert client.login(node, 0.5) is not None
+    except KafkaException as error:
+        return str(error)
+    return ""
+
+
+def asked_in(client: Security, kdc: Kdc, seconds: int, nodes: list[Node]) -> list[tuple[int, str]]:
+    """Try each node once a second; return in which second the KDC was asked for what."""
+    found = []
+    for second in range(seconds):
+        for node in nodes:
+            result(client, node)
+        found += [(second, name) for name in kdc.asked]
+        kdc.asked.clear()
+        kdc.now += 1
+    return found
+
+
+def test_a_wrong_key_is_sent_to_the_kdc_more_and_more_rarely_whatever_node_needs_it(
+    kdc: Kdc,
+) -> None:
+    client = kdc.client()
+    assert [result(client, node) for node in NODES] == ["", "", ""]
+    kdc.asked.clear()
+    kdc.refused["u"] = SaslAuthenticationException("wrong key")
+    assert [result(client, node) for node in NODES] == ["wrong key"] * 3
+    assert kdc.asked == ["u"]
+    kdc.asked.clear()
+    kdc.now += 1
+    asked = asked_in(client, kdc, 120, NODES)
+    assert asked == [(second, "u") for second in (0, 2, 6, 14, 30, 60, 90)]
+    # One that succeeds ends the pauses.
+    kdc.refused.clear()
+    assert asked_in(client, kdc, 2, NODES[:1]) == [
+        *((0, name) for name in ("u", "broker-0")),
+        *((1, name) for name in ("u", "broker-0")),
+    ]
+    kdc.refused["u"] = SaslAuthenticationException("wrong key")
+    assert [second for second, _ in asked_in(client, kdc, 5, NODES)] == [0, 1, 3]
+
+
+def test_another_keytab_is_tried_at_once(kdc: Kdc) -> None:
+    client = kdc.client()
+    kdc.refused["u"] = SaslAuthenticationException("wrong key")
+    assert result(client, NODES[0]) == "wrong key"
+    kdc.refused.clear()
+    assert result(client, NODES[0]) == "wrong key"
+    kdc.put(b"second")
+    assert result(client, NODES[0]) == ""
+
+
+def test_a_broker_that_the_kdc_does_not_know_holds_up_no_other(kdc: Kdc) -> None:
+    client = kdc.client()
+    kdc.refused["broker-1"] = SaslAuthenticationException("unknown service")
+    assert [result(client, node) for node in NODES] == ["", "unknown service", ""]
+    kdc.asked.clear()
+    assert [result(client, node) for node in NODES] == ["", "unknown service", ""]
+    assert "broker-1" not in kdc.asked
+    kdc.now += 1
+    kdc.refused.clear()
+    assert result(client, NODES[1]) == ""
+
+
+def test_a_kdc_that_cannot_be_reached_is_tried_at_each_login(kdc: Kdc) -> None:
+    client = kdc.client()
+    kdc.refused["u"] = NetworkException("unreachable")
+    assert [result(client, node) for node in NODES] == ["unreachable"] * 3
+    assert kdc.asked == ["u", "u", "u"]
