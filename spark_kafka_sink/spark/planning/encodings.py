@@ -42,6 +42,7 @@ from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
     invalid_schema,
+    is_schema_in_file,
     record_name,
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
@@ -50,11 +51,14 @@ from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion,
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
-def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
+def with_encodings(
+    options: SinkOptions, schema: T.StructType, *, reads_files: bool
+) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
     With a schema registry, only check the options, and return them without encodings:
-    `with_registered_encodings` adds these. Raise ConfigException for a schema or an option that is
+    `with_registered_encodings` adds these. reads_files: whether to read schemas in files. If not,
+    a column whose schema is in a file is not compared, and gets no encoding. Raise ConfigException for a schema or an option that is
     invalid, and DataException for a column that does not fit its schema.
     """
     given = options.formats
@@ -63,6 +67,8 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
     encodings = []
     for column in _columns(chosen, schema):
         schema_format = _FORMATS[chosen[column.name]](column, given)
+        if not reads_files and is_schema_in_file(column.name, given):
+            continue
         text = schema_format.given()
         if options.registry is None:
             encodings.append(
