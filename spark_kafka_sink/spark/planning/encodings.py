@@ -51,9 +51,7 @@ from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion,
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
-def with_encodings(
-    options: SinkOptions, schema: T.StructType, *, reads_files: bool
-) -> SinkOptions:
+def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: bool) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
     With a schema registry, only check the options, and return them without encodings:
