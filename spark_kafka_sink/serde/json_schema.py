@@ -384,7 +384,6 @@ class _Fitter:
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
     ) -> list[JsonRule]:
         rules: list[JsonRule] = []
-        properties = _properties(schema)
         columns = {each.name: each for each in column.fields}
         for name in _required(schema):
             if name not in columns:

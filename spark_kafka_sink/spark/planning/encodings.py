@@ -56,8 +56,9 @@ def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: b
 
     With a schema registry, only check the options, and return them without encodings:
     `with_registered_encodings` adds these. reads_files: whether to read schemas in files. If not,
-    a column whose schema is in a file is not compared, and gets no encoding. Raise ConfigException for a schema or an option that is
-    invalid, and DataException for a column that does not fit its schema.
+    a column whose schema is in a file is not compared, and gets no encoding. Raise ConfigException
+    for a schema or an option that is invalid, and DataException for a column that does not fit its
+    schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
