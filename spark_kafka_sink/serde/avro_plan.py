@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +29,7 @@ from spark_kafka_sink.serde.avro_schema import (
     Record,
     Union,
 )
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
 
 
 class Form(Enum):
@@ -205,37 +206,38 @@ class _Fitter:
         self._inside.append(schema)
         columns = {each.name: each for each in column.fields}
         fields = tuple(
-            (each.name, self._field(columns.pop(each.name, None), each, path))
-            for each in schema.fields
+            (each.name, self._field(columns, each, path)) for each in schema.fields
         )
         self._inside.pop()
+        known = [each.name for each in schema.fields]
         for name in columns:
-            known = {each.name.lower(): each.name for each in schema.fields}
-            near = known.get(name.lower())
-            hint = f"; names are case-sensitive: it has {near}" if near else ""
+            if name in known:
+                continue
             message = (
-                f"column {path}.{name} has no field in {schema} of the Avro schema{hint}: drop "
-                "the column, or add the field to the schema"
+                f"column {path}.{name} has no field in {schema} of the Avro schema"
+                f"{near_name(name, known)}: drop the column, or add the field to the schema"
             )
             raise DataException(message)
         return RecordPlan(path, str(schema), fields)
 
-    def _field(self, column: ColumnField | None, field: Field, path: str) -> Plan | Constant:
-        path = f"{path}.{field.name}"
+    def _field(
+        self, columns: Mapping[str, ColumnField], field: Field, path: str
+    ) -> Plan | Constant:
+        path, column = f"{path}.{field.name}", columns.get(field.name)
         if column is not None:
             return self.fit(column.type, field.type, path)
         if field.default is NO_DEFAULT:
             message = (
-                f"the data has no column {path}: the Avro schema has this field, of type "
-                f"{field.type}, without a default; add the column, or give the field a default"
+                f"the data has no column {path}{near_name(field.name, columns)}: the Avro schema "
+                f"has this field, of type {field.type}, without a default; add the column, or give the field a default"
             )
             raise DataException(message)
         try:
             return Constant(encode_default(field.default, field.type))
         except (_WrongDefault, RecursionError):
             message = (
-                f"the data has no column {path}, and the default of this field in the Avro schema "
-                f"is {json.dumps(field.default)}, which is not of type {field.type}: add the "
+                f"the data has no column {path}{near_name(field.name, columns)}, and the default "
+                f"of this field in the Avro schema is {json.dumps(field.default)}, which is not of type {field.type}: add the "
                 "column, or correct the default"
             )
             raise DataException(message) from None

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
 
 # A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
 JsonSchema: TypeAlias = Mapping[str, Any] | bool
@@ -184,6 +184,40 @@ def parse_json_schema(text: str) -> JsonSchema:
     if isinstance(found, dict | bool):
         return found
     raise DataException(f"a JSON Schema is expected to be an object, found {_shown(text)}")
+
+
+_NAMES_OF_TYPES: Final = frozenset((*JSON_TYPES.values(), "null"))
+
+
+def has_keyword(schema: JsonSchema) -> bool:
+    """Return whether a schema has a keyword that decides which values fit.
+
+    Every object in JSON is a valid schema, because unknown keywords are ignored. So an object
+    without such a keyword may be something else.
+    """
+    if not isinstance(schema, Mapping):
+        return True
+    names = schema.get("type")
+    types = names if isinstance(names, list) else [names]
+    return (
+        any(isinstance(each, str) and each in _NAMES_OF_TYPES for each in types)
+        or any(isinstance(schema.get(each), str) for each in ("$ref", "$dynamicRef", "$schema"))
+        or any(_is_map_of_schemas(schema.get(each)) for each in _MAPS_OF_SCHEMAS)
+        or any(_schemas(schema, each) for each in ("allOf", "anyOf", "oneOf", "prefixItems"))
+        or any(isinstance(schema.get(each), Mapping | bool) for each in _SCHEMAS)
+        or any(isinstance(schema.get(each), list) for each in ("enum", "required", "items"))
+        or "const" in schema
+    )
+
+
+_MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMAS: Final = ("items", "additionalProperties", "not", "if")
+
+
+def _is_map_of_schemas(found: object) -> bool:
+    return isinstance(found, Mapping) and all(
+        isinstance(each, Mapping | bool) for each in found.values()
+    )
 
 
 def _shown(text: str) -> str:
@@ -389,7 +423,7 @@ class _Fitter:
             if name not in columns:
                 raise _Misfit(
                     f"the data has no column {path}.{name}, which the JSON Schema requires"
-                    f"{_near(name, columns)}: add the column"
+                    f"{near_name(name, columns)}: add the column"
                 )
             each = columns[name]
             if each.is_nullable:
@@ -411,7 +445,7 @@ class _Fitter:
         if more is False:
             raise _Misfit(
                 f"column {inside} has no property in the JSON Schema, where additionalProperties "
-                f"is false{_near(column.name, properties)}: drop the column, or add the property"
+                f"is false{near_name(column.name, properties)}: drop the column, or add the property"
             )
         return self.fit(column.type, more, inside, further)
 
@@ -488,12 +522,6 @@ def _further_properties(schema: Mapping[str, Any]) -> JsonSchema:
 def _required(schema: Mapping[str, Any]) -> list[str]:
     found = schema.get("required")
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
-
-
-def _near(name: str, known: Mapping[str, object]) -> str:
-    """Return a hint if a known name differs from `name` only in case, else an empty text."""
-    near = next((each for each in known if each.lower() == name.lower()), None)
-    return "" if near is None else f" (names are case-sensitive: there is {near})"
 
 
 def _misfit(column: ColumnType, path: str, expected: str) -> _Misfit:

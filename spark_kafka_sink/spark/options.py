@@ -31,6 +31,7 @@ from spark_kafka_sink.auth.delegation_tokens import (
     checked_token_mechanism,
 )
 from spark_kafka_sink.config import (
+    OTHER_CLIENTS,
     ProducerConfig,
     check_names,
     check_options,
@@ -45,6 +46,8 @@ from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
     REGISTRY_OPTIONS,
+    TLS_PREFIX,
+    URL_OPTION,
     RegistrySettings,
     of_registry_client,
     registry_settings,
@@ -226,6 +229,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
+    has_registry = URL_OPTION in given
     for name, reason in _REFUSED.items():
         if name in given:
             is_java = name.endswith("serializer") and may_be_java_class(given[name])
@@ -250,7 +254,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             APPLICATION_OPTION,
             WRITE_ID_OPTION,
         ):
-            _complain(not_an_option(name), lenient=lenient)
+            _complain(not_an_option(name, has_registry=has_registry), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
         check_names(kafka, lenient=lenient)
@@ -408,12 +412,14 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
     raise ConfigException(message)
 
 
-def not_an_option(name: str) -> str:
+def not_an_option(name: str, *, has_registry: bool = False) -> str:
     """Return the message about an unknown option, which suggests a similar name.
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
+    has_registry: whether the options are also about a schema registry.
     """
-    if (reason := of_registry_client(name)) is not None:
+    reason = of_registry_client(name) or (_of_either_client(name) if has_registry else None)
+    if reason is not None:
         return f"option {name} {reason}"
     if (reason := of_other_client(name)) is not None:
         with name_kafka_options():
@@ -423,6 +429,19 @@ def not_an_option(name: str) -> str:
     return (
         f"option {name} is not an option of the pykafka sink{hint} "
         "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"
+    )
+
+
+def _of_either_client(name: str) -> str | None:
+    """Return what to do in place of an option that confluent-kafka has for registry and brokers."""
+    javas = OTHER_CLIENTS.get(name)
+    if javas is None or not name.startswith("ssl."):
+        return None
+    (java,) = javas.names
+    advice = f"; {javas.advice}" if javas.advice else ""
+    return (
+        f"is an option of other clients: set {TLS_PREFIX}{java} for the schema registry, or "
+        f"{_KAFKA}{java} for the brokers{advice}"
     )
 
 

@@ -77,7 +77,7 @@ def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: b
         if text is not None and not schema_format.given_references():
             schema_format.encoding(text)
         if not _has_id(options.registry, column.name, chosen):
-            subject_of(options.registry, column.name, options.topic, schema_format.given_name())
+            subject_of(options.registry, column.name, options.topic, schema_format)
     return replace(options, encodings=tuple(encodings))
 
 
@@ -206,7 +206,9 @@ class _AvroFormat:
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         self._name = column.name
         self._kind = column_type(column.dataType)
+        self._has_name = _has_name(column, AVRO)
         self._options = options
+        self.is_in_file = is_schema_in_file(column.name, options)
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
@@ -231,6 +233,12 @@ class _AvroFormat:
                 return schema_name(text)
         is_named = self._options.record_name is not None
         return full_record_name(self._name, self._options) if is_named else None
+
+    def how_to_name(self) -> str:
+        """Return what to do if the name of the Avro record is not known."""
+        if self._name in self._options.schemas or not self._has_name:
+            return f"set {self._name}Subject, because the schema has no name"
+        return f"set recordName or {self._name}Schema"
 
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None

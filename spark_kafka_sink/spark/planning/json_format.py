@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.serde.json_schema import (
@@ -21,6 +22,7 @@ from spark_kafka_sink.serde.json_schema import (
     JsonSchema,
     derive_json_schema,
     fit_json,
+    has_keyword,
     parse_json_schema,
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
@@ -29,6 +31,7 @@ from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
     invalid_schema,
+    is_schema_in_file,
 )
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
@@ -56,10 +59,23 @@ class JsonFormat:
         self._kind = None if marked is None else column_type(marked)
         self._type_number = None if marked is None else type_number(marked)
         self._options = options
+        self.is_in_file = is_schema_in_file(column.name, options)
 
     def given(self) -> str | None:
-        """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, _WHAT)
+        """Return the schema in the option, None if it is not set.
+
+        Raise ConfigException if the file of the option has an object without any keyword. It may be
+        something else, such as a private key, and must not be registered.
+        """
+        text = given_schema(self._name, self._options, _WHAT)
+        if text is not None and self.is_in_file and not has_keyword(self._parsed(text)):
+            message = (
+                f"option {self._name}Schema is {masked(self._options.schemas[self._name])!r}, a "
+                "file without a JSON Schema: expected a keyword of JSON Schema at the top of the "
+                "object, such as type, properties or $ref"
+            )
+            raise ConfigException(message)
+        return text
 
     def given_references(self) -> tuple[SchemaReference, ...]:
         """Return the references in the option."""
@@ -86,6 +102,14 @@ class JsonFormat:
             return title if isinstance(title, str) else None
         is_named = self._options.record_name is not None
         return full_record_name(self._name, self._options) if is_named else None
+
+    def how_to_name(self) -> str:
+        """Return what to do if the name of the schema is not known."""
+        if self._name in self._options.schemas:
+            return f"give the schema in {self._name}Schema a title, or set {self._name}Subject"
+        if self._kind is None:
+            return f"set {self._name}Schema to a schema with a title, or set {self._name}Subject"
+        return f"set recordName, or set {self._name}Schema to a schema with a title"
 
     def encoding(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 from typing import Any
 
 import fastavro
@@ -297,15 +298,17 @@ def test_what_does_not_fit_is_refused_with_path_found_and_expected(name: str) ->
 
 
 def test_a_hint_names_the_field_that_differs_in_case() -> None:
-    with pytest.raises(DataException, match="names are case-sensitive: it has f0: drop"):
-        fitted(
-            {
-                "type": "record",
-                "name": "R",
-                "fields": [{"name": "f0", "type": "int", "default": 0}],
-            },
-            one(pa.int32(), "F0"),
-        )
+    defaults: dict[str, tuple[dict[str, object], str]] = {
+        "none": ({}, r"the data has no column value.f0{}: the Avro schema has this field"),
+        "right": ({"default": 0}, r"column value.F0 has no field in record R of the Avro schema{}"),
+        "wrong": ({"default": "x"}, r"the data has no column value.f0{}, and the default of this"),
+    }
+    for name, (default, expected) in defaults.items():
+        near = "f0" if name == "right" else "F0"
+        hint = f" (names are case-sensitive: there is {near})"
+        fields = [{"name": "f0", "type": "int", **default}]
+        with pytest.raises(DataException, match=re.escape(expected.format(hint))):
+            fitted({"type": "record", "name": "R", "fields": fields}, one(pa.int32(), "F0"))
 
 
 @pytest.mark.parametrize(
