@@ -19,10 +19,6 @@ from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What Java's Double.valueOf reads, but for numbers in base 16.
-_JAVA_NUMBER: Final = re.compile(
-    r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
-)
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _ROOT: Final = "the schema"
 _LONGEST_SHOWN: Final = 60
@@ -229,8 +225,7 @@ class _Parser:
         if name in PRIMITIVES:
             return Primitive(name)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        # As in Avro for Java, a name without a namespace may also be one that has none.
-        known = self._named.get(full) or self._named.get(name)
+        known = self._named.get(full) or self._named.get(name)  # as in Avro for Java
         if known is None:
             raise _wrong(place, f"{_shown(name)}, which is not defined before", "a known type")
         return known
@@ -294,21 +289,8 @@ class _Parser:
                 raise _wrong(f"{inside}: order", _shown(each["order"]), expected)
             _check_texts(each, "aliases", inside)
             kind = self.parse(each["type"], namespace, inside)
-            default = _as_number(each.get("default", NO_DEFAULT), kind)
-            record.fields.append(Field(name, kind, default))
+            record.fields.append(Field(name, kind, each.get("default", NO_DEFAULT)))
         return record
-
-
-def _as_number(default: object, kind: AvroType) -> object:
-    """Return the number in a text, if it is the default of a float or a double.
-
-    Avro for Java reads such defaults, because JSON has no NaN. Return any other default as it is.
-    """
-    is_float = isinstance(kind, Primitive) and kind.name in ("float", "double")
-    if not is_float or not isinstance(default, str):
-        return default
-    found = _JAVA_NUMBER.fullmatch(default.strip())
-    return default if found is None else float(found[1])
 
 
 def _enum(full: str, found: Mapping[str, object], place: str) -> EnumType:

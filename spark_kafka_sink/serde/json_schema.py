@@ -186,40 +186,6 @@ def parse_json_schema(text: str) -> JsonSchema:
     raise DataException(f"a JSON Schema is expected to be an object, found {_shown(text)}")
 
 
-_NAMES_OF_TYPES: Final = frozenset((*JSON_TYPES.values(), "null"))
-
-
-def has_keyword(schema: JsonSchema) -> bool:
-    """Return whether a schema has a keyword that decides which values fit.
-
-    Every object in JSON is a valid schema, because unknown keywords are ignored. So an object
-    without such a keyword may be something else.
-    """
-    if not isinstance(schema, Mapping):
-        return True
-    names = schema.get("type")
-    types = names if isinstance(names, list) else [names]
-    return (
-        any(isinstance(each, str) and each in _NAMES_OF_TYPES for each in types)
-        or any(isinstance(schema.get(each), str) for each in ("$ref", "$dynamicRef", "$schema"))
-        or any(_is_map_of_schemas(schema.get(each)) for each in _MAPS_OF_SCHEMAS)
-        or any(_schemas(schema, each) for each in ("allOf", "anyOf", "oneOf", "prefixItems"))
-        or any(isinstance(schema.get(each), Mapping | bool) for each in _SCHEMAS)
-        or any(isinstance(schema.get(each), list) for each in ("enum", "required", "items"))
-        or "const" in schema
-    )
-
-
-_MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions")
-_SCHEMAS: Final = ("items", "additionalProperties", "not", "if")
-
-
-def _is_map_of_schemas(found: object) -> bool:
-    return isinstance(found, Mapping) and all(
-        isinstance(each, Mapping | bool) for each in found.values()
-    )
-
-
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
@@ -445,7 +411,8 @@ class _Fitter:
         if more is False:
             raise _Misfit(
                 f"column {inside} has no property in the JSON Schema, where additionalProperties "
-                f"is false{near_name(column.name, properties)}: drop the column, or add the property"
+                f"is false{near_name(column.name, properties)}: drop the column, or add the "
+                "property"
             )
         return self.fit(column.type, more, inside, further)
 

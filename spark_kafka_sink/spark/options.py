@@ -31,7 +31,6 @@ from spark_kafka_sink.auth.delegation_tokens import (
     checked_token_mechanism,
 )
 from spark_kafka_sink.config import (
-    OTHER_CLIENTS,
     ProducerConfig,
     check_names,
     check_options,
@@ -46,9 +45,9 @@ from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
     REGISTRY_OPTIONS,
-    TLS_PREFIX,
     URL_OPTION,
     RegistrySettings,
+    of_either_client,
     of_registry_client,
     registry_settings,
 )
@@ -418,7 +417,7 @@ def not_an_option(name: str, *, has_registry: bool = False) -> str:
     It never suggests an option of the source or of consumers, because the sink ignores those.
     has_registry: whether the options are also about a schema registry.
     """
-    reason = of_registry_client(name) or (_of_either_client(name) if has_registry else None)
+    reason = of_registry_client(name) or (of_either_client(name) if has_registry else None)
     if reason is not None:
         return f"option {name} {reason}"
     if (reason := of_other_client(name)) is not None:
@@ -429,19 +428,6 @@ def not_an_option(name: str, *, has_registry: bool = False) -> str:
     return (
         f"option {name} is not an option of the pykafka sink{hint} "
         "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"
-    )
-
-
-def _of_either_client(name: str) -> str | None:
-    """Return what to do in place of an option that confluent-kafka has for registry and brokers."""
-    javas = OTHER_CLIENTS.get(name)
-    if javas is None or not name.startswith("ssl."):
-        return None
-    (java,) = javas.names
-    advice = f"; {javas.advice}" if javas.advice else ""
-    return (
-        f"is an option of other clients: set {TLS_PREFIX}{java} for the schema registry, or "
-        f"{_KAFKA}{java} for the brokers{advice}"
     )
 
 

@@ -18,11 +18,11 @@ from spark_kafka_sink.logs import masked
 from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.serde.json_schema import (
+    JSON_TYPES,
     JsonPlan,
     JsonSchema,
     derive_json_schema,
     fit_json,
-    has_keyword,
     parse_json_schema,
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
@@ -36,6 +36,9 @@ from spark_kafka_sink.spark.planning.given_schemas import (
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 _WHAT: Final = "a JSON Schema"
+_NAMES_OF_TYPES: Final = frozenset((*JSON_TYPES.values(), "null"))
+_MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMAS: Final = ("items", "additionalProperties", "not", "if")
 
 
 class JsonFormat:
@@ -68,7 +71,7 @@ class JsonFormat:
         something else, such as a private key, and must not be registered.
         """
         text = given_schema(self._name, self._options, _WHAT)
-        if text is not None and self.is_in_file and not has_keyword(self._parsed(text)):
+        if text is not None and self.is_in_file and not _has_keyword(self._parsed(text)):
             message = (
                 f"option {self._name}Schema is {masked(self._options.schemas[self._name])!r}, a "
                 "file without a JSON Schema: expected a keyword of JSON Schema at the top of the "
@@ -128,3 +131,37 @@ class JsonFormat:
             return parse_json_schema(text)
         except DataException as error:
             raise invalid_schema(self._name, self._options, _WHAT, error) from None
+
+
+def _has_keyword(schema: JsonSchema) -> bool:
+    """Return whether a schema has a keyword that decides which values fit.
+
+    Every object in JSON is a valid schema, because unknown keywords are ignored. So an object
+    without such a keyword may be something else.
+    """
+    if not isinstance(schema, Mapping):
+        return True
+    names = schema.get("type")
+    types = names if isinstance(names, list) else [names]
+    return (
+        any(isinstance(each, str) and each in _NAMES_OF_TYPES for each in types)
+        or any(isinstance(schema.get(each), str) for each in ("$ref", "$dynamicRef", "$schema"))
+        or any(_is_map_of_schemas(schema.get(each)) for each in _MAPS_OF_SCHEMAS)
+        or any(
+            _is_list_of_schemas(schema.get(each))
+            for each in ("allOf", "anyOf", "oneOf", "prefixItems")
+        )
+        or any(isinstance(schema.get(each), Mapping | bool) for each in _SCHEMAS)
+        or any(isinstance(schema.get(each), list) for each in ("enum", "required", "items"))
+        or "const" in schema
+    )
+
+
+def _is_map_of_schemas(found: object) -> bool:
+    return isinstance(found, Mapping) and all(
+        isinstance(each, Mapping | bool) for each in found.values()
+    )
+
+
+def _is_list_of_schemas(found: object) -> bool:
+    return bool(found) and isinstance(found, list) and isinstance(found[0], Mapping | bool)
