@@ -135,9 +135,9 @@ def _time(count: int, units: int) -> str:
     """Return a time of day as text. units: how many units, such as milliseconds, a second has."""
     seconds, parts = divmod(count, units)
     minutes, seconds = divmod(seconds, 60)
-    whole = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    text = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     fraction = str(units + parts)[1:].rstrip("0")
-    return f"{whole}.{fraction}" if fraction else whole
+    return f"{text}.{fraction}" if fraction else text
 
 
 def _counts(array: pa.Array) -> pa.Array:

@@ -336,8 +336,8 @@ class _Fitter:
             return
         if not any(_is_of_type(column, each) for each in accepted):
             # A number may be whole, although the type of its column has decimal places.
-            may_be_whole = JSON_TYPES[column.kind] == "number" and "integer" in accepted
-            with _of_some_rows(if_any=may_be_whole):
+            may_be_integer = JSON_TYPES[column.kind] == "number" and "integer" in accepted
+            with _of_some_rows(if_any=may_be_integer):
                 raise _misfit(column, path, " or ".join(map(str, accepted)))
         expected = schema.get("format")
         if column.kind in _TEMPORAL and expected in ("date", "date-time", "time"):
