@@ -120,6 +120,13 @@ class _Connection:
                 "elsewhere, write %40 for @"
             )
             raise ConfigException(message)
+        if _without_query(text) != text:
+            message = (
+                f"option {URL_OPTION} is {self._shown(given, without_user(text)[0])!r}, with a ? "
+                "or a # behind it: expected https://host:port, because the paths of the registry "
+                "are appended"
+            )
+            raise ConfigException(message)
         address, user = without_user(text)
         if user is not None:
             self._users[address] = user
@@ -138,7 +145,8 @@ class _Connection:
     def _shown_invalid(self, given: str) -> str:
         if self._values.is_reference(given):
             return given
-        return _scheme_of(given) if "@" in self._given[URL_OPTION] else _without_query(given)
+        may_have_user = "@" in self._given[URL_OPTION] or _has_no_port(given)
+        return _scheme_of(given) if may_have_user else _without_query(given)
 
     def _tls_context(self) -> ssl.SSLContext | None:
         if not any(is_encrypted(url.address) for url in self._urls):
@@ -357,6 +365,12 @@ class _Connection:
 
 def _is_registry_url(text: str) -> bool:
     return is_url(text) and " " not in text and "," not in shown_url(text).split("/")[2]
+
+
+def _has_no_port(text: str) -> bool:
+    """Return whether the text behind the host is no port. It may be a password without a host."""
+    host = re.match(r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?:\[[^\]]*\]|[^/:\[\]]*):", text)
+    return host is not None and re.match(r"[0-9]*(?:[/?#]|$)", text[host.end() :]) is None
 
 
 def _without_query(url: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from spark_kafka_sink.config import of_other_client, option_fields
+from spark_kafka_sink.config import OTHER_CLIENTS, of_other_client, option_fields
 from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import shown_value
 from spark_kafka_sink.model import LARGEST_INT32, Secret
@@ -186,6 +186,22 @@ def of_registry_client(name: str) -> str | None:
         return None
     with name_options(TLS_PREFIX.__add__):
         return of_other_client(bare)
+
+
+def of_either_client(name: str) -> str | None:
+    """Return what to do in place of an option that confluent-kafka has for registry and brokers.
+
+    Return None for other names. name: in lower case.
+    """
+    javas = OTHER_CLIENTS.get(name)
+    if javas is None or not name.startswith("ssl."):
+        return None
+    (java,) = javas.names
+    advice = f"; {javas.advice}" if javas.advice else ""
+    return (
+        f"is an option of other clients: set {TLS_PREFIX}{java} for the schema registry, or "
+        f"kafka.{java} for the brokers{advice}"
+    )
 
 
 def _flag(name: str, value: str | None) -> bool | None:

@@ -84,7 +84,7 @@ def encode_avro(plan: Plan, array: pa.Array, prefix: bytes = b"") -> EncodedColu
     prefix: the bytes before each row. Raise DataException if the column is not of the type for
     which the plan was made.
     """
-    array = _plain(array)
+    array = plain_layout(array)
     live = valid_mask(array)
     datums = _Datums(len(array), [], lambda rows: rows)
     datums.constant(prefix, live)
@@ -115,7 +115,7 @@ class _Datums:
 
     def write(self, plan: Plan, array: pa.Array, live: Mask) -> None:
         """Add a column. live: the rows that have it, of which some may be null in it."""
-        array = _plain(array)
+        array = plain_layout(array)
         valid = valid_mask(array)
         if isinstance(plan, UnionPlan):
             part = plan.part
@@ -442,11 +442,11 @@ def _bytes_of(plan: Leaf, array: pa.Array) -> BinaryColumn:
     return BinaryColumn.of(valid_utf8(array) if plan.kind is Kind.STRING else array)
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """Return an array in one of the layouts that this module reads; most are already in one."""
+def plain_layout(array: pa.Array) -> pa.Array:
+    """Return an array in one of the layouts that encoders read; most are already in one."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _plain(array.dictionary).take(array.indices)  # pyarrow decodes none of views
+        return plain_layout(array.dictionary).take(array.indices)  # pyarrow decodes none of views
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)

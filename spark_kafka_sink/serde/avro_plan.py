@@ -9,7 +9,9 @@ fit, are refused with the path of the column, what was found, and what is expect
 from __future__ import annotations
 
 import json
+import re
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +30,7 @@ from spark_kafka_sink.serde.avro_schema import (
     Record,
     Union,
 )
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
 
 
 class Form(Enum):
@@ -204,39 +206,39 @@ class _Fitter:
             raise _misfit(column, schema, path, "a record inside itself is not supported")
         self._inside.append(schema)
         columns = {each.name: each for each in column.fields}
-        fields = tuple(
-            (each.name, self._field(columns.pop(each.name, None), each, path))
-            for each in schema.fields
-        )
+        fields = tuple((each.name, self._field(columns, each, path)) for each in schema.fields)
         self._inside.pop()
+        known = [each.name for each in schema.fields]
         for name in columns:
-            known = {each.name.lower(): each.name for each in schema.fields}
-            near = known.get(name.lower())
-            hint = f"; names are case-sensitive: it has {near}" if near else ""
+            if name in known:
+                continue
             message = (
-                f"column {path}.{name} has no field in {schema} of the Avro schema{hint}: drop "
-                "the column, or add the field to the schema"
+                f"column {path}.{name} has no field in {schema} of the Avro schema"
+                f"{near_name(name, known)}: drop the column, or add the field to the schema"
             )
             raise DataException(message)
         return RecordPlan(path, str(schema), fields)
 
-    def _field(self, column: ColumnField | None, field: Field, path: str) -> Plan | Constant:
-        path = f"{path}.{field.name}"
+    def _field(
+        self, columns: Mapping[str, ColumnField], field: Field, path: str
+    ) -> Plan | Constant:
+        path, column = f"{path}.{field.name}", columns.get(field.name)
         if column is not None:
             return self.fit(column.type, field.type, path)
         if field.default is NO_DEFAULT:
             message = (
-                f"the data has no column {path}: the Avro schema has this field, of type "
-                f"{field.type}, without a default; add the column, or give the field a default"
+                f"the data has no column {path}{near_name(field.name, columns)}: the Avro schema "
+                f"has this field, of type {field.type}, without a default; add the column, or give "
+                "the field a default"
             )
             raise DataException(message)
         try:
-            return Constant(encode_default(field.default, field.type))
+            return Constant(_default_of_field(field))
         except (_WrongDefault, RecursionError):
             message = (
-                f"the data has no column {path}, and the default of this field in the Avro schema "
-                f"is {json.dumps(field.default)}, which is not of type {field.type}: add the "
-                "column, or correct the default"
+                f"the data has no column {path}{near_name(field.name, columns)}, and the default "
+                f"of this field in the Avro schema is {json.dumps(field.default)}, which is not of "
+                f"type {field.type}: add the column, or correct the default"
             )
             raise DataException(message) from None
 
@@ -363,11 +365,33 @@ def _default_of_record(default: object, schema: Record) -> bytes:
         raise _WrongDefault
     data = b""
     for each in schema.fields:
-        found = default.get(each.name, each.default)
-        if found is NO_DEFAULT:
+        if each.name in default:
+            data += encode_default(default[each.name], each.type)
+        elif each.default is NO_DEFAULT:
             raise _WrongDefault
-        data += encode_default(found, each.type)
+        else:
+            data += _default_of_field(each)
     return data
+
+
+# What Java's Double.valueOf reads, but for numbers in base 16.
+_JAVA_NUMBER: Final = re.compile(
+    r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
+)
+
+
+def _default_of_field(field: Field) -> bytes:
+    """Return the bytes of the default of a field.
+
+    It may be a text if the type is float or double. Avro for Java reads such defaults, because JSON
+    has no NaN.
+    """
+    default, kind = field.default, field.type
+    is_float = isinstance(kind, Primitive) and kind.name in ("float", "double")
+    if is_float and isinstance(default, str):
+        found = _JAVA_NUMBER.fullmatch(default.strip())
+        default = default if found is None else float(found[1])
+    return encode_default(default, kind)
 
 
 _RANGES: Final = {"int": 2**31, "long": 2**63}

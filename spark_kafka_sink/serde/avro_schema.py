@@ -225,7 +225,7 @@ class _Parser:
         if name in PRIMITIVES:
             return Primitive(name)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        known = self._named.get(full)
+        known = self._named.get(full) or self._named.get(name)  # as in Avro for Java
         if known is None:
             raise _wrong(place, f"{_shown(name)}, which is not defined before", "a known type")
         return known

@@ -7,6 +7,7 @@ write do not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,3 +60,9 @@ class ColumnField:
     name: str
     type: ColumnType
     is_nullable: bool = True
+
+
+def near_name(name: str, known: Iterable[str]) -> str:
+    """Return a hint if a known name differs from `name` only in case, else an empty text."""
+    near = next((each for each in known if each.lower() == name.lower()), None)
+    return "" if near is None else f" (names are case-sensitive: there is {near})"

@@ -1,13 +1,16 @@
-"""Writes the rows of an Arrow column as JSON that people can read.
+"""Writes the rows of an Arrow column as JSON that people and Spark's ``from_json`` can read.
 
 A dead letter has this JSON if a row could not be encoded. Binary values are strings in base64.
-Decimals, dates and timestamps are strings, and so are NaN and infinite numbers.
+Decimals, dates, times and intervals are strings, and so are NaN and infinite numbers: the strings
+of ``to_json``. An Arrow column does not say which fields an interval has, so each one is written as
+an interval from days to seconds.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,10 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import valid_utf8
+from spark_kafka_sink.serde.arrow_types import column_type
+from spark_kafka_sink.serde.avro_encoder import plain_layout
+from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.row_rules import header_lists
 
 # The size in bits of the numbers in date32 and time32.
 _SHORT: Final = 32
+_UNITS: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+_SECONDS_PER_DAY: Final = 86_400
 
 
 def json_texts(array: pa.Array) -> pa.Array:
@@ -31,10 +39,9 @@ def json_texts(array: pa.Array) -> pa.Array:
 
 
 def _rows(array: pa.Array) -> list[Any]:
+    array = plain_layout(array)
     kind = array.type
     valid = array.is_valid().to_pylist()
-    if pa.types.is_dictionary(kind):
-        return _rows(array.dictionary_decode())
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         columns = [_rows(array.field(number)) for number in range(kind.num_fields)]
@@ -61,7 +68,7 @@ def _lists(array: pa.Array) -> list[Any]:
     parts = [items[end - count : end] for count, end in zip(counts, ends, strict=True)]
     if not pa.types.is_map(kind):
         return parts
-    if not pa.types.is_string(kind.key_type):
+    if column_type(kind.key_type).kind is not Kind.STRING:
         return [[list(entry.values()) for entry in part] for part in parts]
     return [dict(tuple(entry.values()) for entry in part) for part in parts]
 
@@ -71,6 +78,8 @@ def _values(array: pa.Array) -> list[Any]:
     convert: Callable[[Any], Any] = _same
     if types.is_timestamp(kind) or types.is_date(kind):
         return _times(array)
+    if types.is_time(kind) or types.is_duration(kind):
+        return _spans(array)
     if types.is_binary(kind) or types.is_large_binary(kind):
         convert = _base64
     elif types.is_string(kind) or types.is_large_string(kind):
@@ -78,9 +87,7 @@ def _values(array: pa.Array) -> list[Any]:
     elif types.is_decimal(kind):
         convert = str
     elif types.is_floating(kind):
-        convert = _finite
-    elif types.is_temporal(kind):
-        array = array.cast(pa.int32() if kind.bit_width == _SHORT else pa.int64())
+        convert = _number
     return [None if each is None else convert(each) for each in array.to_pylist()]
 
 
@@ -92,8 +99,10 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _finite(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _times(array: pa.Array) -> list[str | None]:
@@ -104,8 +113,33 @@ def _times(array: pa.Array) -> list[str | None]:
     kind = array.type
     unit = kind.unit if pa.types.is_timestamp(kind) else "D"
     zone = "Z" if pa.types.is_timestamp(kind) and kind.tz is not None else ""
-    numbers = array.cast(pa.int32() if kind.bit_width == _SHORT else pa.int64())
-    counts = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = _counts(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     texts = np.datetime_as_string(counts.view(f"datetime64[{unit}]")).tolist()
     valid = array.is_valid().to_pylist()
     return [text + zone if there else None for text, there in zip(texts, valid, strict=True)]
+
+
+def _spans(array: pa.Array) -> list[str | None]:
+    """Return times of day and intervals as texts."""
+    units = _UNITS[array.type.unit]
+    write = _interval if pa.types.is_duration(array.type) else _time
+    return [None if each is None else write(each, units) for each in _counts(array).to_pylist()]
+
+
+def _interval(count: int, units: int) -> str:
+    days, rest = divmod(abs(count), _SECONDS_PER_DAY * units)
+    return f"INTERVAL '{'-' if count < 0 else ''}{days} {_time(rest, units)}' DAY TO SECOND"
+
+
+def _time(count: int, units: int) -> str:
+    """Return a time of day as text. units: how many units, such as milliseconds, a second has."""
+    seconds, parts = divmod(count, units)
+    minutes, seconds = divmod(seconds, 60)
+    text = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    fraction = str(units + parts)[1:].rstrip("0")
+    return f"{text}.{fraction}" if fraction else text
+
+
+def _counts(array: pa.Array) -> pa.Array:
+    """Return the numbers in a column of times."""
+    return array.cast(pa.int32() if array.type.bit_width == _SHORT else pa.int64())

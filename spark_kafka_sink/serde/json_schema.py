@@ -4,7 +4,8 @@ The schema is for the JSON that Spark's ``to_json`` writes for the column. Only 
 the type of a column can break are compared: ``type``, ``properties``, ``required``,
 ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, local ``$ref``, and the
 ``format`` of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about
-values, and only readers check them.
+values, and only readers check them. If a keyword has another meaning in another draft, the meaning
+that accepts more rows counts.
 
 Some types fit a schema only if each row keeps a rule. For example, a column may be nullable
 although its property is required: Spark's columns are nullable unless Spark knows that they are
@@ -16,17 +17,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
 
 # A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
 JsonSchema: TypeAlias = Mapping[str, Any] | bool
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+# The beginning of $schema since draft 2019-09. In older drafts, all keywords beside a $ref are
+# ignored.
+_NEW_DIALECTS: Final = "https://json-schema.org/draft/20"
 _LONGEST_SHOWN: Final = 60
 _NULL: Final = ColumnType(Kind.NULL, "null")
 
@@ -200,6 +205,8 @@ def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
     except RecursionError:
         message = f"column {path}: the JSON Schema is nested too deeply, or refers to itself"
         raise DataException(message) from None
+    except _Misfit as error:
+        raise DataException(error.message) from None
     # allOf may have the same rule several times.
     return JsonPlan(tuple(dict.fromkeys((*_finite(column, path, ()), *rules))))
 
@@ -226,18 +233,43 @@ def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, Col
         yield Each.VALUE, f"{path}[]", column.fields[1]
 
 
+class _Misfit(Exception):
+    """The type of a column does not fit a schema.
+
+    is_of_every_row: whether no row at all fits the schema. If not, some rows may fit, such as those
+    in which the column is null.
+    """
+
+    def __init__(self, message: str, *, is_of_every_row: bool = True) -> None:
+        super().__init__(message)
+        self.message = message
+        self.is_of_every_row = is_of_every_row
+
+
+@contextmanager
+def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
+    """Mark a misfit inside as a misfit that some rows may not have, if `if_any`."""
+    try:
+        yield
+    except _Misfit as error:
+        error.is_of_every_row &= not if_any
+        raise
+
+
 class _Fitter:
     """Compares a column, and what is in it, with one schema. Keywords are independent."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
+        dialect = root.get("$schema") if isinstance(root, Mapping) else None
+        self._is_new = isinstance(dialect, str) and dialect.startswith(_NEW_DIALECTS)
 
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
     ) -> list[JsonRule]:
         """Return the rules about a column, or about something in it.
 
-        steps: how to find `column` from the row. Raise DataException if the type does not fit.
+        steps: how to find `column` from the row. Raise _Misfit if the type does not fit.
         """
         if schema is False:
             raise _misfit(column, path, "nothing there")
@@ -247,6 +279,8 @@ class _Fitter:
         target = self._target(schema)
         if target is not None:
             rules += self.fit(column, target, path, steps)
+        if isinstance(schema.get("$ref"), str) and not self._is_new:
+            return rules
         self._check_type(column, schema, path)
         for each in _schemas(schema, "allOf"):
             rules += self.fit(column, each, path, steps)
@@ -264,8 +298,9 @@ class _Fitter:
             return self._object(column, schema, path, steps)
         if column.kind is Kind.MAP:
             return self._map(column, schema, path, steps)
-        items = schema.get("items", True)
-        # If `items` is a list, it has a schema for each position. This is not compared.
+        # Schemas for single positions are not compared. `items` may be a list of these, or it is
+        # about the positions behind those of `prefixItems`.
+        items = True if isinstance(schema.get("prefixItems"), list) else schema.get("items", True)
         if column.kind is Kind.ARRAY and isinstance(items, Mapping | bool):
             return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
         return []
@@ -289,7 +324,8 @@ class _Fitter:
             elif isinstance(found, Mapping) and key in found:
                 found = found[key]
             else:
-                raise DataException(f"the JSON Schema has no {name!r}, to which a $ref refers")
+                message = f"the JSON Schema has no {name!r}, to which a $ref refers"
+                raise _Misfit(message, is_of_every_row=False)
         return found if isinstance(found, Mapping | bool) else None
 
     def _check_type(self, column: ColumnType, schema: Mapping[str, Any], path: str) -> None:
@@ -299,26 +335,37 @@ class _Fitter:
         if not isinstance(accepted, list):
             return
         if not any(_is_of_type(column, each) for each in accepted):
-            raise _misfit(column, path, " or ".join(map(str, accepted)))
+            # A number may be whole, although the type of its column has decimal places.
+            may_be_integer = JSON_TYPES[column.kind] == "number" and "integer" in accepted
+            with _of_some_rows(if_any=may_be_integer):
+                raise _misfit(column, path, " or ".join(map(str, accepted)))
         expected = schema.get("format")
         if column.kind in _TEMPORAL and expected in ("date", "date-time", "time"):
             own = _FORMATS.get(column.kind)
             if own != expected:
-                raise _misfit(column, path, f"a string of format {expected}")
+                # Few readers check formats.
+                with _of_some_rows():
+                    raise _misfit(column, path, f"a string of format {expected}")
 
     def _one_of(
         self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules of the branch that fits. If several fit, choose the fewest rules."""
+        """Return the rules that all branches share which some row may fit.
+
+        A row may also fit a branch that the type of the column does not fit, because of nulls. For
+        example, a branch may demand another type of a nullable field. Then there are no rules.
+        """
         found: list[list[JsonRule]] = []
-        misfits: list[DataException] = []
+        misfits: list[_Misfit] = []
         for branch in branches:
             try:
                 found.append(self.fit(column, branch, path, steps))
-            except DataException as error:
+            except _Misfit as error:
                 misfits.append(error)
+        is_of_every_row = all(error.is_of_every_row for error in misfits)
         if found:
-            return min(found, key=len)
+            common = [rule for rule in found[0] if all(rule in each for each in found)]
+            return common if is_of_every_row else []
         # If there is only one branch besides null, its own error is the most exact one.
         others = [
             error
@@ -327,7 +374,8 @@ class _Fitter:
         ]
         if len(others) == 1:
             raise others[0]
-        raise _misfit(column, path, f"one of {len(branches)} schemas, and none of them fits")
+        with _of_some_rows(if_any=not is_of_every_row):
+            raise _misfit(column, path, f"one of {len(branches)} schemas, and none of them fits")
 
     def _is_null(self, branch: JsonSchema) -> bool:
         return isinstance(branch, Mapping) and branch.get("type") == "null"
@@ -336,59 +384,60 @@ class _Fitter:
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
     ) -> list[JsonRule]:
         rules: list[JsonRule] = []
-        properties = _properties(schema)
         columns = {each.name: each for each in column.fields}
         for name in _required(schema):
             if name not in columns:
-                raise DataException(
+                raise _Misfit(
                     f"the data has no column {path}.{name}, which the JSON Schema requires"
-                    f"{_near(name, columns)}: add the column"
+                    f"{near_name(name, columns)}: add the column"
                 )
             each = columns[name]
             if each.is_nullable:
                 inside = f"{path}.{name}"
                 rules.append(JsonRule(RowRule.PRESENT, (*steps, name), inside, each.type))
         for each in column.fields:
-            inside, further = f"{path}.{each.name}", (*steps, each.name)
-            if each.name in properties:
-                rules += self.fit(each.type, properties[each.name], inside, further)
-                continue
-            more = schema.get("additionalProperties", True)
-            if schema.get("patternProperties"):
-                continue
-            if more is False:
-                raise DataException(
-                    f"column {inside} has no property in the JSON Schema, where "
-                    f"additionalProperties is false{_near(each.name, properties)}: drop the "
-                    "column, or add the property"
-                )
-            if isinstance(more, Mapping):
-                rules += self.fit(each.type, more, inside, further)
+            with _of_some_rows(if_any=each.is_nullable):
+                rules += self._property(each, schema, path, steps)
         return rules
+
+    def _property(
+        self, column: ColumnField, schema: Mapping[str, Any], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules about a field of a struct. path, steps: of the struct."""
+        inside, further = f"{path}.{column.name}", (*steps, column.name)
+        properties, more = _properties(schema), _further_properties(schema)
+        if column.name in properties:
+            return self.fit(column.type, properties[column.name], inside, further)
+        if more is False:
+            raise _Misfit(
+                f"column {inside} has no property in the JSON Schema, where additionalProperties "
+                f"is false{near_name(column.name, properties)}: drop the column, or add the "
+                "property"
+            )
+        return self.fit(column.type, more, inside, further)
 
     def _map(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Compare the values of a map. The driver does not know its keys."""
-        rules: list[JsonRule] = []
-        value, inside, further = column.fields[1], f"{path}[]", (*steps, Each.VALUE)
-        properties, more = _properties(schema), schema.get("additionalProperties", True)
-        required, is_closed = _required(schema), more is False
-        if is_closed and schema.get("patternProperties"):
-            more, is_closed = True, False
-        if required or is_closed:
+        """Compare the values of a map. The driver does not know its keys.
+
+        So each value has to fit the schema of some property, or that of further properties.
+        """
+        more, required = _further_properties(schema), _required(schema)
+        if required or more is False:
             what = f"the property {required[0]!r}" if required else "no further properties"
-            raise _misfit(column, path, f"an object with {what}, which a struct has")
-        for each in (*properties.values(), more):
-            if isinstance(each, Mapping | bool):
-                rules += self._element(value, each, inside, further)
-        return rules
+            with _of_some_rows():
+                raise _misfit(column, path, f"an object with {what}, which a struct has")
+        properties = list(_properties(schema).values())
+        values = {"anyOf": [*properties, more]} if properties else more
+        return self._element(column.fields[1], values, f"{path}[]", (*steps, Each.VALUE))
 
     def _element(
         self, element: ColumnField, schema: JsonSchema, path: str, steps: Steps
     ) -> list[JsonRule]:
         """Return the rules about an item of an array or a value of a map."""
-        rules = self.fit(element.type, schema, path, steps)
+        with _of_some_rows():
+            rules = self.fit(element.type, schema, path, steps)
         if element.is_nullable and not self._accepts_null(schema, path):
             rules.append(JsonRule(RowRule.NOT_NULL, steps, path, element.type))
         return rules
@@ -396,7 +445,7 @@ class _Fitter:
     def _accepts_null(self, schema: JsonSchema, path: str) -> bool:
         try:
             self.fit(_NULL, schema, path, ())
-        except DataException:
+        except _Misfit:
             return False
         return True
 
@@ -430,21 +479,22 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, JsonSchema]:
     return {name: each for name, each in found.items() if isinstance(each, Mapping | bool)}
 
 
+def _further_properties(schema: Mapping[str, Any]) -> JsonSchema:
+    """Return the schema of the properties without a name, true if some may fit a pattern."""
+    more = schema.get("additionalProperties", True)
+    has_patterns = bool(schema.get("patternProperties"))
+    return more if isinstance(more, Mapping | bool) and not has_patterns else True
+
+
 def _required(schema: Mapping[str, Any]) -> list[str]:
     found = schema.get("required")
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
-def _near(name: str, known: Mapping[str, object]) -> str:
-    """Return a hint if a known name differs from `name` only in case, else an empty text."""
-    near = next((each for each in known if each.lower() == name.lower()), None)
-    return "" if near is None else f" (names are case-sensitive: there is {near})"
-
-
-def _misfit(column: ColumnType, path: str, expected: str) -> DataException:
+def _misfit(column: ColumnType, path: str, expected: str) -> _Misfit:
     message = (
         f"column {path} is of type {column.text}, which to_json writes as "
         f"{JSON_TYPES[column.kind]}: the JSON Schema expects {expected}; convert the column, or "
         "change the schema"
     )
-    return DataException(message)
+    return _Misfit(message)

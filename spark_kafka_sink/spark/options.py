@@ -45,7 +45,9 @@ from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
     REGISTRY_OPTIONS,
+    URL_OPTION,
     RegistrySettings,
+    of_either_client,
     of_registry_client,
     registry_settings,
 )
@@ -226,6 +228,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
+    has_registry = URL_OPTION in given
     for name, reason in _REFUSED.items():
         if name in given:
             is_java = name.endswith("serializer") and may_be_java_class(given[name])
@@ -250,7 +253,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             APPLICATION_OPTION,
             WRITE_ID_OPTION,
         ):
-            _complain(not_an_option(name), lenient=lenient)
+            _complain(not_an_option(name, has_registry=has_registry), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
         check_names(kafka, lenient=lenient)
@@ -408,12 +411,14 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
     raise ConfigException(message)
 
 
-def not_an_option(name: str) -> str:
+def not_an_option(name: str, *, has_registry: bool = False) -> str:
     """Return the message about an unknown option, which suggests a similar name.
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
+    has_registry: whether the options are also about a schema registry.
     """
-    if (reason := of_registry_client(name)) is not None:
+    reason = of_registry_client(name) or (of_either_client(name) if has_registry else None)
+    if reason is not None:
         return f"option {name} {reason}"
     if (reason := of_other_client(name)) is not None:
         with name_kafka_options():

@@ -122,6 +122,42 @@ def test_rows_that_do_not_fit_are_bad_rows(
     assert json.loads(report.read_text())["bad_rows"]["reasons"] == {"unknown_symbol": 1}
 
 
+def test_spark_reads_every_value_of_a_dead_letter(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    kind = (
+        "color STRING, nan DOUBLE, low FLOAT, span INTERVAL DAY TO SECOND, at TIMESTAMP, "
+        "day DATE, price DECIMAL(22,2), data BINARY, tags MAP<STRING, DOUBLE>"
+    )
+    row = spark.sql(
+        "SELECT 'PINK' AS color, DOUBLE('NaN') AS nan, FLOAT('-Infinity') AS low, "
+        "INTERVAL '-1 02:03:04.000005' DAY TO SECOND AS span, "
+        "TIMESTAMP '1969-12-31 23:59:59.999999' AS at, DATE '0001-01-01' AS day, "
+        "12345678901234567890.12BD AS price, X'00FF' AS data, "
+        "map('a', DOUBLE('Infinity')) AS tags"
+    ).selectExpr("struct(*) AS value")
+    types = {
+        "color": {"type": "enum", "name": "Color", "symbols": ["RED"]},
+        "nan": "double",
+        "low": "float",
+        "span": "long",
+        "at": "long",
+        "day": "int",
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 22, "scale": 2},
+        "data": "bytes",
+        "tags": {"type": "map", "values": "double"},
+    }
+    fields = [{"name": name, "type": each} for name, each in types.items()]
+    schema = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    options = {"valueFormat": "avro", "valueSchema": schema, "onError": "deadLetter"}
+    dead = new_topic(1)
+    save(row, kafka.bootstrap, new_topic(1), deadLetterTopic=dead, **options)
+    (letter,) = read_with_confluent(kafka.bootstrap, dead)
+    text = spark.createDataFrame([((letter.value or b"").decode(),)], "value STRING")
+    read = text.select(F.from_json("value", kind).alias("value"))
+    assert repr(read.collect()) == repr(row.collect())
+
+
 def test_what_does_not_fit_is_refused_before_any_task(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:

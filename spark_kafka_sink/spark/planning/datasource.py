@@ -141,10 +141,13 @@ class KafkaDataSource(DataSource):
                 token.expire()
             raise
 
-    def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
+    def check(
+        self, schema: StructType, *, reads_files: bool = True
+    ) -> tuple[SinkOptions, int | None]:
         """Check options and columns. Return the options, and the batch id of the micro-batch.
 
-        The number is None if no micro-batch is saved. Raise ConfigException and DataException.
+        The number is None if no micro-batch is saved. reads_files: as in `with_encodings`. Raise
+        ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
@@ -152,7 +155,7 @@ class KafkaDataSource(DataSource):
             given.pop("txnversion", None)  # it is the batch id
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
             given.pop(name, None)
-        options = _checked_options(given, schema)
+        options = _checked_options(given, schema, reads_files=reads_files)
         if options.exactly_once is not None:
             query_id = None if micro_batch is None else micro_batch.query_id
             selected = options.exactly_once.of_batch(batch_id, query_id)
@@ -184,12 +187,12 @@ class KafkaDataSource(DataSource):
             return ExactlyOnceStreamWriter(options)
         return _planned_micro_batch(_checked_micro_batch(options, schema))
 
-    def check_stream(self, schema: StructType) -> SinkOptions:
+    def check_stream(self, schema: StructType, *, reads_files: bool = True) -> SinkOptions:
         """Check the options and columns of a stream, and return the options.
 
-        Raise ConfigException and DataException.
+        reads_files: as in `with_encodings`. Raise ConfigException and DataException.
         """
-        options = _checked_options(self.options, schema)
+        options = _checked_options(self.options, schema, reads_files=reads_files)
         if options.exactly_once is None:
             return options
         return _of_stream(options, options.exactly_once, self.options)
@@ -256,8 +259,10 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
     return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
 
 
-def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    options = with_encodings(sink_options(given), schema)
+def _checked_options(
+    given: Mapping[str, str], schema: StructType, *, reads_files: bool
+) -> SinkOptions:
+    options = with_encodings(sink_options(given), schema, reads_files=reads_files)
     check_schema(schema, options.topic, encoded_columns(options, schema))
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
@@ -328,12 +333,15 @@ def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
 
 
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check only the options and the columns. Raise an exception if they are invalid."""
+    """Check only the options and the columns. Raise an exception if they are invalid.
+
+    A client of Spark Connect calls this, which may not have the files of the server.
+    """
     with warnings_disabled():
-        KafkaDataSource(dict(options)).check(schema)
+        KafkaDataSource(dict(options)).check(schema, reads_files=False)
 
 
 def check_options_and_columns_of_stream(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check only the options and the columns of a stream. Raise an exception if invalid."""
+    """Check only the options and the columns of a stream, as `check_options_and_columns`."""
     with warnings_disabled():
-        KafkaDataSource(dict(options)).check_stream(schema)
+        KafkaDataSource(dict(options)).check_stream(schema, reads_files=False)

@@ -42,6 +42,7 @@ from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
     invalid_schema,
+    is_schema_in_file,
     record_name,
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
@@ -50,12 +51,14 @@ from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion,
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
-def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
+def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: bool) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
     With a schema registry, only check the options, and return them without encodings:
-    `with_registered_encodings` adds these. Raise ConfigException for a schema or an option that is
-    invalid, and DataException for a column that does not fit its schema.
+    `with_registered_encodings` adds these. reads_files: whether to read schemas in files. If not,
+    a column whose schema is in a file is not compared, and gets no encoding. Raise ConfigException
+    for a schema or an option that is invalid, and DataException for a column that does not fit its
+    schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
@@ -63,6 +66,8 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
     encodings = []
     for column in _columns(chosen, schema):
         schema_format = _FORMATS[chosen[column.name]](column, given)
+        if not reads_files and is_schema_in_file(column.name, given):
+            continue
         text = schema_format.given()
         if options.registry is None:
             encodings.append(
@@ -72,7 +77,7 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
         if text is not None and not schema_format.given_references():
             schema_format.encoding(text)
         if not _has_id(options.registry, column.name, chosen):
-            subject_of(options.registry, column.name, options.topic, schema_format.given_name())
+            subject_of(options.registry, column.name, options.topic, schema_format)
     return replace(options, encodings=tuple(encodings))
 
 
@@ -201,7 +206,9 @@ class _AvroFormat:
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         self._name = column.name
         self._kind = column_type(column.dataType)
+        self._has_name = _has_name(column, AVRO)
         self._options = options
+        self.is_in_file = is_schema_in_file(column.name, options)
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
@@ -226,6 +233,12 @@ class _AvroFormat:
                 return schema_name(text)
         is_named = self._options.record_name is not None
         return full_record_name(self._name, self._options) if is_named else None
+
+    def how_to_name(self) -> str:
+        """Return what to do if the name of the Avro record is not known."""
+        if self._name in self._options.schemas or not self._has_name:
+            return f"set {self._name}Subject, because the schema has no name"
+        return f"set recordName or {self._name}Schema"
 
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None

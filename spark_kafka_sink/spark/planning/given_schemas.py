@@ -22,7 +22,7 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     of schema, for error messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
-    if text is None or not _is_path(text):
+    if text is None or not is_schema_in_file(column, options):
         return text
     option, expected = (
         f"{column}Schema",
@@ -51,11 +51,10 @@ def invalid_schema(
     what: the kind of schema. error: what is wrong. It is not shown for a schema in a file, because
     it quotes the text, and the file may contain something else, such as a password.
     """
-    text = options.schemas.get(column)
-    if text is None:
+    if column not in options.schemas:
         return ConfigException(error.message)
     option = f"option {column}Schema"
-    if not _is_path(text):
+    if not is_schema_in_file(column, options):
         return ConfigException(f"{option}: {error.message}")
     return ConfigException(
         f"the file of {option} has no valid schema: expected {what} as JSON. To see what is wrong, "
@@ -63,8 +62,10 @@ def invalid_schema(
     )
 
 
-def _is_path(text: str) -> bool:
-    return text.lstrip()[:1] not in ("{", "[", '"')
+def is_schema_in_file(column: str, options: FormatOptions) -> bool:
+    """Return whether keySchema or valueSchema is the path of a file."""
+    text = options.schemas.get(column)
+    return text is not None and text.lstrip()[:1] not in ("{", "[", '"')
 
 
 def record_name(column: str, options: FormatOptions) -> str:

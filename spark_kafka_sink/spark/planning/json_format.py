@@ -14,9 +14,11 @@ from typing import Final
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.serde.json_schema import (
+    JSON_TYPES,
     JsonPlan,
     JsonSchema,
     derive_json_schema,
@@ -29,10 +31,14 @@ from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
     invalid_schema,
+    is_schema_in_file,
 )
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 _WHAT: Final = "a JSON Schema"
+_NAMES_OF_TYPES: Final = frozenset((*JSON_TYPES.values(), "null"))
+_MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMAS: Final = ("items", "additionalProperties", "not", "if")
 
 
 class JsonFormat:
@@ -56,10 +62,23 @@ class JsonFormat:
         self._kind = None if marked is None else column_type(marked)
         self._type_number = None if marked is None else type_number(marked)
         self._options = options
+        self.is_in_file = is_schema_in_file(column.name, options)
 
     def given(self) -> str | None:
-        """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, _WHAT)
+        """Return the schema in the option, None if it is not set.
+
+        Raise ConfigException if the file of the option has an object without any keyword. It may be
+        something else, such as a private key, and must not be registered.
+        """
+        text = given_schema(self._name, self._options, _WHAT)
+        if text is not None and self.is_in_file and not _has_keyword(self._parsed(text)):
+            message = (
+                f"option {self._name}Schema is {masked(self._options.schemas[self._name])!r}, a "
+                "file without a JSON Schema: expected a keyword of JSON Schema at the top of the "
+                "object, such as type, properties or $ref"
+            )
+            raise ConfigException(message)
+        return text
 
     def given_references(self) -> tuple[SchemaReference, ...]:
         """Return the references in the option."""
@@ -87,6 +106,14 @@ class JsonFormat:
         is_named = self._options.record_name is not None
         return full_record_name(self._name, self._options) if is_named else None
 
+    def how_to_name(self) -> str:
+        """Return what to do if the name of the schema is not known."""
+        if self._name in self._options.schemas:
+            return f"give the schema in {self._name}Schema a title, or set {self._name}Subject"
+        if self._kind is None:
+            return f"set {self._name}Schema to a schema with a title, or set {self._name}Subject"
+        return f"set recordName, or set {self._name}Schema to a schema with a title"
+
     def encoding(
         self,
         text: str,
@@ -104,3 +131,37 @@ class JsonFormat:
             return parse_json_schema(text)
         except DataException as error:
             raise invalid_schema(self._name, self._options, _WHAT, error) from None
+
+
+def _has_keyword(schema: JsonSchema) -> bool:
+    """Return whether a schema has a keyword that decides which values fit.
+
+    Every object in JSON is a valid schema, because unknown keywords are ignored. So an object
+    without such a keyword may be something else.
+    """
+    if not isinstance(schema, Mapping):
+        return True
+    names = schema.get("type")
+    types = names if isinstance(names, list) else [names]
+    return (
+        any(isinstance(each, str) and each in _NAMES_OF_TYPES for each in types)
+        or any(isinstance(schema.get(each), str) for each in ("$ref", "$dynamicRef", "$schema"))
+        or any(_is_map_of_schemas(schema.get(each)) for each in _MAPS_OF_SCHEMAS)
+        or any(
+            _is_list_of_schemas(schema.get(each))
+            for each in ("allOf", "anyOf", "oneOf", "prefixItems")
+        )
+        or any(isinstance(schema.get(each), Mapping | bool) for each in _SCHEMAS)
+        or any(isinstance(schema.get(each), list) for each in ("enum", "required", "items"))
+        or "const" in schema
+    )
+
+
+def _is_map_of_schemas(found: object) -> bool:
+    return isinstance(found, Mapping) and all(
+        isinstance(each, Mapping | bool) for each in found.values()
+    )
+
+
+def _is_list_of_schemas(found: object) -> bool:
+    return bool(found) and isinstance(found, list) and isinstance(found[0], Mapping | bool)

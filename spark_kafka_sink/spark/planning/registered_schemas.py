@@ -40,11 +40,13 @@ class SchemaFormat(Protocol):
     """One column, and the format in which it is written.
 
     schema_type: the format's name in registries: AVRO or JSON. needs_referenced: whether tasks
-    cannot encode a column without the schemas that its schema references.
+    cannot encode a column without the schemas that its schema references. is_in_file: whether the
+    option keySchema or valueSchema is the path of a file.
     """
 
     schema_type: str
     needs_referenced: bool
+    is_in_file: bool
 
     def given(self) -> str | None:
         """Return the schema in the option keySchema or valueSchema, None if it is not set."""
@@ -60,6 +62,9 @@ class SchemaFormat(Protocol):
 
         In JSON Schema, the title of the schema is this name.
         """
+
+    def how_to_name(self) -> str:
+        """Return what to do if the subject needs the name that `given_name` does not return."""
 
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
@@ -90,13 +95,12 @@ class ChosenSchema:
 
 
 def subject_of(
-    settings: RegistrySettings, column: str, topic: str | None, record: str | None
+    settings: RegistrySettings, column: str, topic: str | None, schema_format: SchemaFormat
 ) -> str:
     """Return the subject of a column.
 
-    topic: the option topic, None if the rows have a topic column. record: the full name of the
-    record, None if it is not known. Raise ConfigException if the name of the subject contains one
-    of the two, and it is not known.
+    topic: the option topic, None if the rows have a topic column. Raise ConfigException if the name
+    of the subject contains the topic or the name of the record, and it is not known.
     """
     named = settings.subject_of(column)
     if named is not None:
@@ -110,10 +114,11 @@ def subject_of(
             f"{SubjectNameStrategy.RECORD.value}"
         )
         raise ConfigException(message)
+    record = schema_format.given_name()
     if record is None and strategy is not SubjectNameStrategy.TOPIC:
         message = (
             f"{option} is {strategy.value}, which needs the name of the record in column {column}: "
-            f"set recordName or {column}Schema"
+            f"{schema_format.how_to_name()}"
         )
         raise ConfigException(message)
     return strategy.subject(topic or "", column, record or "")
@@ -139,10 +144,10 @@ def choose_schema(
             raise ConfigException(message)
         what = f"the schema with id {settings.schema_id}"
         return _accepted(client, found, what, schema_format)
-    subject = subject_of(settings, column, topic, schema_format.given_name())
+    subject = subject_of(settings, column, topic, schema_format)
     if given is not None:
         schema = Schema(given, schema_format.schema_type, schema_format.given_references())
-        return _written(client, settings, subject, schema, schema_format)
+        return _written(client, settings, column, subject, schema, schema_format)
     latest = client.latest(subject)
     if latest is not None:
         what = f"the latest version of subject {subject!r}"
@@ -155,7 +160,7 @@ def choose_schema(
         raise ConfigException(message)
     derived = schema_format.derived()
     if not settings.auto_register:
-        raise _not_registered(subject, derived)
+        raise _not_registered(subject, f"it, which is {derived}")
     return ChosenSchema(derived, None, subject=subject)
 
 
@@ -176,6 +181,7 @@ def registered(
 def _written(
     client: SchemaRegistryClient,
     settings: RegistrySettings,
+    column: str,
     subject: str,
     schema: Schema,
     schema_format: SchemaFormat,
@@ -189,15 +195,18 @@ def _written(
         return ChosenSchema(schema.text, None, referenced, subject, schema.references)
     found = client.lookup(subject, schema, normalize=settings.normalize)
     if found is None:
-        raise _not_registered(subject, schema.text)
+        # A file may contain something else than a schema, such as a password.
+        of_file = f"the schema in the file of option {column}Schema"
+        shown = of_file if schema_format.is_in_file else f"it, which is {schema.text}"
+        raise _not_registered(subject, shown)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
 
-def _not_registered(subject: str, text: str) -> ConfigException:
+def _not_registered(subject: str, what: str) -> ConfigException:
     message = (
         f"the schema is not registered in subject {subject!r}, and auto.register.schemas is false: "
-        f"register it, which is {text}"
+        f"register {what}"
     )
     return ConfigException(message)
 

@@ -1210,14 +1210,19 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A JSON Schema that is not valid",
-            "The schema is not JSON, or a `$ref` in it leads nowhere.",
-            "Correct the schema.",
+            (
+                "The schema is not JSON, a `$ref` in it leads nowhere, or the file of the option "
+                "has something else than a schema."
+            ),
+            "Correct the schema, or the path of its file.",
             places=(
                 "serde/json_schema.py:parse_json_schema",
                 "serde/json_schema.py:fit_json",
                 "serde/json_schema.py:_Fitter._target",
+                "spark/planning/json_format.py:JsonFormat.given",
             ),
             tests=(
+                "unit/spark/planning/test_json_format.py::test_a_file_that_may_be_no_schema_is_neither_shown_nor_registered",
                 "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
                 "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
                 "unit/spark/planning/test_json_format.py::test_a_given_schema_and_an_id_are_compared",
@@ -1237,6 +1242,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "serde/json_schema.py:_check_types",
                 "serde/json_schema.py:_Fitter._object",
+                "serde/json_schema.py:_Fitter._property",
                 "serde/json_schema.py:_misfit",
             ),
             tests=(
@@ -1395,7 +1401,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "The registry does not have the schema, or the schema is not of the format that "
                 "the options set, or it has rules, which this sink does not execute."
             ),
-            "Register the schema that the message prints, or choose another one.",
+            "Register the schema that the message prints or names, or choose another one.",
             places=(
                 "spark/planning/registered_schemas.py:choose_schema",
                 "spark/planning/registered_schemas.py:_not_registered",

@@ -27,6 +27,7 @@ KINDS: Final = frozenset(
 # Functions that make an exception, and the number of the argument that is its message.
 _MAKERS: Final = {
     "api_exception": 1, "corrupt": 0, "failure": 0, "Failure": 1, "add_last_line": 1,
+    "_Misfit": 0,
 }  # fmt: skip
 _DETAIL: Final = "…"
 _DETAILS: Final = re.compile(rf"[{_DETAIL}'\"]*{_DETAIL}[{_DETAIL}'\"]*")

@@ -128,7 +128,7 @@ def test_errors_show_variables_of_a_url_but_no_password(
     monkeypatch.setenv("HOST", server.url.rpartition("/")[2])
     server.faults = [Reply(503, {}, {"Retry-After": "0"})] * 4
     with pytest.raises(RestClientException) as caught:
-        client_of("http://user:s3cret@${env:HOST}?s3cret").latest("t")
+        client_of("http://user:s3cret@${env:HOST}").latest("t")
     assert "http://${env:HOST}: it answered 503" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
@@ -219,7 +219,17 @@ WRONG = {
     "a slash and no port": ({"url": "https://u:s3cret/x@h"}, "option schema.registry.url is 'https://…': expected"),
     "a variable and a slash": ({"url": "https://u:${env:PYKAFKA_12}/s3cret@h"}, "'https://…', with an @ behind the host"),
     "a variable and no URL": ({"url": "https://u:s3cret@${env:PYKAFKA_12}:x"}, "'https://…': expected"),
-    "a query in no URL": ({"url": "https://h:x?key=s3cret"}, "option schema.registry.url is 'https://h:x': expected"),
+    "a query in no URL": ({"url": "https://h:x?key=s3cret"}, "option schema.registry.url is 'https://…': expected"),
+    "a query and no port": ({"url": "ftp://h?key=s3cret"}, "option schema.registry.url is 'ftp://h': expected"),
+    "a query": ({"url": "https://u:s3cret@h:1/a?key=s3cret"}, "option schema.registry.url is 'https://h:1/a', with a ? or a # behind it: expected https://host:port, because"),
+    "a fragment": ({"url": "https://h#s3cret"}, "option schema.registry.url is 'https://h', with a ? or a # behind it"),
+    "an empty query": ({"url": "https://${env:PYKAFKA_12}?"}, "option schema.registry.url is 'https://${env:PYKAFKA_12}', with a ? or a # behind it"),
+    "no host": ({"url": "http://user:s3cret"}, "option schema.registry.url is 'http://…': expected https://host:port"),
+    "no host in a path": ({"url": "https://user:12s3cret/x"}, "option schema.registry.url is 'https://…': expected"),
+    "no host with colons": ({"url": "https://user:12:s3cret"}, "option schema.registry.url is 'https://…': expected"),
+    "no host and no scheme": ({"url": "user:s3cret"}, "option schema.registry.url is '…': expected"),
+    "no scheme": ({"url": "localhost:8081"}, "option schema.registry.url is 'localhost:8081': expected"),
+    "no scheme of HTTP": ({"url": "mock://[::1]:8081/x"}, "option schema.registry.url is 'mock://[::1]:8081/x': expected"),
     "another list": ({"url": "http://h,h2:8081"}, "option schema.registry.url is 'http://h,h2:8081': expected https://host:port, several separated by commas"),
     "no colon": ({"basic_auth_user_info": "s3cret"}, "option basic.auth.user.info has no colon: expected user:password"),
     "surrogate": ({"basic_auth_user_info": "s3cret:\udcff"}, "basic.auth.user.info has an invalid character"),

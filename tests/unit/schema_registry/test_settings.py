@@ -121,6 +121,26 @@ def test_an_option_of_confluent_s_clients_is_answered_with_what_to_do(
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "java", "advice"),
+    [
+        ("ssl.ca.location", "ssl.truststore.location", ""),
+        ("ssl.certificate.location", "ssl.keystore.location", "; the file of the key store has"),
+        ("ssl.key.location", "ssl.keystore.location", "; the file of the key store has the key"),
+    ],
+)
+def test_a_tls_option_of_confluent_kafka_may_be_meant_for_the_registry(
+    name: str, java: str, advice: str
+) -> None:
+    given = {"kafka.bootstrap.servers": "h:1", name: "/ca.pem"}
+    brokers = f"option {name} is an option of other clients: set kafka.{java}"
+    with pytest.raises(ConfigException, match=f"^{brokers}{advice}"):
+        sink_options(given)
+    both = f"set schema.registry.{java} for the schema registry, or kafka.{java} for the brokers"
+    with pytest.raises(ConfigException, match=f"^option {name} is an option of .*: {both}{advice}"):
+        sink_options({**URL, **given})
+
+
 def test_no_secret_is_shown() -> None:
     found = settings(basic_auth_user_info="user:s3cret", bearer_auth_token="s3cret")
     assert "s3cret" not in repr(found)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
+import struct
 from typing import Any
 
 import fastavro
@@ -16,8 +18,14 @@ from fastavro.schema import SchemaParseException
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
-from spark_kafka_sink.serde.avro_plan import Plan, fit
-from spark_kafka_sink.serde.avro_schema import Fixed, derive_schema, parse_schema
+from spark_kafka_sink.serde.avro_plan import Constant, Plan, RecordPlan, fit
+from spark_kafka_sink.serde.avro_schema import (
+    Fixed,
+    Record,
+    ReferencedSchema,
+    derive_schema,
+    parse_schema,
+)
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
 
 
@@ -297,21 +305,24 @@ def test_what_does_not_fit_is_refused_with_path_found_and_expected(name: str) ->
 
 
 def test_a_hint_names_the_field_that_differs_in_case() -> None:
-    with pytest.raises(DataException, match="names are case-sensitive: it has f0: drop"):
-        fitted(
-            {
-                "type": "record",
-                "name": "R",
-                "fields": [{"name": "f0", "type": "int", "default": 0}],
-            },
-            one(pa.int32(), "F0"),
-        )
+    defaults: dict[str, tuple[dict[str, object], str]] = {
+        "none": ({}, r"the data has no column value.f0{}: the Avro schema has this field"),
+        "right": ({"default": 0}, r"column value.F0 has no field in record R of the Avro schema{}"),
+        "wrong": ({"default": "x"}, r"the data has no column value.f0{}, and the default of this"),
+    }
+    for name, (default, expected) in defaults.items():
+        near = "f0" if name == "right" else "F0"
+        hint = f" (names are case-sensitive: there is {near})"
+        fields = [{"name": "f0", "type": "int", **default}]
+        with pytest.raises(DataException, match=re.escape(expected.format(hint))):
+            fitted({"type": "record", "name": "R", "fields": fields}, one(pa.int32(), "F0"))
 
 
 @pytest.mark.parametrize(
     ("kind", "default"),
     [("int", "1"), ("int", 2**31), ("long", True), ("boolean", 0), (["null", "int"], "x"),
-     ({"type": "fixed", "name": "F", "size": 2}, "a"), ("bytes", "€"), ("float", 1e300)],
+     ({"type": "fixed", "name": "F", "size": 2}, "a"), ("bytes", "€"), ("float", 1e300),
+     ("float", "nan"), ("double", "1_0"), ("double", ""), (["double", "null"], "NaN")],
 )  # fmt: skip
 def test_a_default_of_another_type_is_refused_where_it_is_needed(
     kind: object, default: object
@@ -320,6 +331,35 @@ def test_a_default_of_another_type_is_refused_where_it_is_needed(
     schema = {"type": "record", "name": "R", "fields": fields}
     with pytest.raises(DataException, match="and the default of this field in the Avro schema is"):
         fitted(schema, one(pa.int32()))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("NaN", math.nan), ("-Infinity", -math.inf), (" 1.5e3f ", 1500.0), ("+.5", 0.5), ("7", 7.0)],
+)
+@pytest.mark.parametrize(("kind", "form"), [("float", "<f"), ("double", "<d")])
+def test_a_number_may_be_a_text_in_a_default_as_in_java(
+    text: str, number: float, kind: str, form: str
+) -> None:
+    fields = [{"name": "f0", "type": "int"}, {"name": "d", "type": kind, "default": text}]
+    plan = fitted({"type": "record", "name": "R", "fields": fields}, one(pa.int32()))
+    assert isinstance(plan, RecordPlan)
+    assert plan.fields[1][1] == Constant(struct.pack(form, number))
+
+
+def test_a_name_may_be_one_without_a_namespace_as_in_java() -> None:
+    fixed = {"type": "fixed", "name": "Id", "size": 4}
+    inside = {"type": "record", "name": "R", "namespace": "com.a"}
+    known = ReferencedSchema(json.dumps(fixed), "subject ids")
+    text = json.dumps({**inside, "fields": [{"name": "f0", "type": "Id"}]})
+    parsed = parse_schema(text, [known])
+    assert isinstance(parsed, Record)
+    assert parsed.fields[0].type == Fixed("Id", 4)
+    # A name of the own namespace comes first.
+    near = ReferencedSchema(json.dumps({**fixed, "namespace": "com.a", "size": 8}), "subject near")
+    parsed = parse_schema(text, [known, near])
+    assert isinstance(parsed, Record)
+    assert parsed.fields[0].type == Fixed("com.a.Id", 8)
 
 
 def test_a_recursive_record_fits_without_a_column_and_else_is_refused() -> None:

@@ -15,7 +15,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jsonschema.protocols import Validator  # type: ignore[import-untyped]
-from jsonschema.validators import Draft7Validator  # type: ignore[import-untyped]
+from jsonschema.validators import (  # type: ignore[import-untyped]
+    Draft7Validator,
+    Draft202012Validator,
+)
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
@@ -196,6 +199,65 @@ def check(seed: int, *, derived: bool) -> None:
         for number, data in enumerate(encoded.array.to_pylist()):
             if number not in bad:
                 assert deserializer(data, CONTEXT) == rows[number]
+
+
+def alternatives(chance: random.Random, kind: pa.DataType, depth: int = 2) -> Any:  # noqa: ANN401 - any JSON
+    """Return a schema with several branches, which a type may fit or not."""
+    if depth == 0 or chance.random() < 0.1:
+        other = kind if chance.random() < 0.8 else a_type(chance, 1)
+        return chance.choice([True, {}, {"type": _type(chance, other)}])
+    found: Any = {}
+    if chance.random() < 0.3:
+        found["type"] = _type(chance, kind)
+    if pa.types.is_struct(kind):
+        names = [*(each.name for each in kind), *chance.sample(NAMES, 1)]
+        found["required"] = [name for name in names if chance.random() < 0.3]
+        found["properties"] = {
+            each.name: alternatives(chance, each.type, depth - 1)
+            for each in kind
+            if chance.random() < 0.6
+        }
+        found["additionalProperties"] = chance.choice([True, True, True, False])
+    elif pa.types.is_map(kind):
+        found["properties"] = {
+            name: alternatives(chance, kind.item_type, depth - 1) for name in NAMES[:2]
+        }
+        found["additionalProperties"] = alternatives(chance, kind.item_type, depth - 1)
+        if chance.random() < 0.3:
+            found["patternProperties"] = {"^n": alternatives(chance, kind.item_type, 0)}
+    elif pa.types.is_list(kind):
+        found["items"] = alternatives(chance, kind.value_type, depth - 1)
+        if chance.random() < 0.3:
+            found["prefixItems"] = [alternatives(chance, kind.value_type, depth - 1)]
+    if chance.random() < 0.8:
+        branches = [alternatives(chance, kind, depth - 1) for _ in range(chance.randint(1, 3))]
+        found[chance.choice(["anyOf", "oneOf"])] = branches
+    return {"$ref": "#/definitions/any", **found} if chance.random() < 0.1 else found
+
+
+# A failure names its seed, which is as small as can be.
+@settings(max_examples=300, deadline=None, phases=[Phase.generate, Phase.shrink])
+@given(seed=st.integers(0, 2**32))
+def test_a_row_that_a_validator_accepts_by_some_branch_is_never_at_fault(seed: int) -> None:
+    chance = random.Random(seed)
+    kind = a_struct(chance, 2)
+    validator: Any = chance.choice([Draft7Validator, Draft202012Validator])
+    schema = {
+        "$schema": validator.META_SCHEMA["$id"],
+        "definitions": {"any": {}},
+        "properties": {"row": alternatives(chance, kind)},
+    }
+    rows = [{"row": a_value(chance, kind)} for _ in range(12)]
+    wrapped = pa.struct([pa.field("row", kind, nullable=False)])
+    try:
+        plan = fit_json(column_type(wrapped), schema, "value")
+    except DataException:
+        return  # types are compared before any row
+    texts = [json.dumps(row, ensure_ascii=False) for row in rows]
+    encoded = encode_json(plan, pa.array(texts), PREFIX)
+    bad = {int(number) for fault in encoded.faults for number in fault.rows}
+    good = {n for n, row in enumerate(rows) if is_good(row, wrapped, validator(schema))}
+    assert not bad & good
 
 
 # A failure names its seed, which is as small as can be.

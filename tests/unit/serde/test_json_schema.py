@@ -16,12 +16,14 @@ from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 from spark_kafka_sink.serde.json_schema import (
+    DIALECT,
     JsonPlan,
     derive_json_schema,
     fit_json,
     parse_json_schema,
 )
 
+NEW_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NULL = {"type": "null"}
 DERIVED: list[tuple[pa.DataType, dict[str, Any]]] = [
     (pa.bool_(), {"type": "boolean"}),
@@ -112,6 +114,7 @@ def rules(column: ColumnType, schema: Any) -> list[str]:  # noqa: ANN401 - any J
 
 
 TEXT = of(("name", pa.string()))
+PAIR = of(("a", pa.string()), ("b", pa.string()))
 ITEMS = of(("items", pa.list_(pa.struct([("sku", pa.string()), ("at", pa.date32())]))))
 PRICES = of(("m", pa.map_(pa.string(), pa.int32())), nullable=False)
 SKU = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
@@ -125,7 +128,14 @@ FITS: dict[str, tuple[ColumnType, Any, list[str]]] = {
     "types": (TEXT, {"type": ["null", "object"], "properties": {"name": {"type": ["null", "string"]}}}, []),
     "whole number": (of(("n", pa.decimal128(9, 0)), ("i", pa.int8())), {"properties": {"n": {"type": "integer"}, "i": {"type": "number"}}}, []),
     "branches": (TEXT, {"properties": {"name": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}, []),
-    "fewest rules": (TEXT, {"oneOf": [{"required": ["name"]}, {"type": "object"}]}, []),
+    "one branch without rules": (TEXT, {"oneOf": [{"required": ["name"]}, {"type": "object"}]}, []),
+    "rules of one branch": (PAIR, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, []),
+    "rules of all branches": (PAIR, {"oneOf": [{"required": ["a", "b"]}, {"required": ["b"]}]}, ["PRESENT value.b"]),
+    "branch that no row fits": (PAIR, {"anyOf": [{"required": ["a"]}, {"required": ["c"]}, {"type": "null"}]}, ["PRESENT value.a"]),
+    "branch for rows with null": (PAIR, {"anyOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer"}}}]}, []),
+    "branch for rows without a column": (PAIR, {"oneOf": [{"required": ["a"]}, {"properties": {"b": {}}, "additionalProperties": False}]}, []),
+    "branch of whole numbers": (of(("n", pa.decimal128(9, 1)), ("a", pa.string())), {"anyOf": [{"required": ["a"]}, {"properties": {"n": {"type": "integer"}}}]}, []),
+    "branch of a format": (of(("n", pa.timestamp("us")), ("a", pa.string())), {"anyOf": [{"required": ["a"]}, {"properties": {"n": {"type": "string", "format": "date"}}}]}, []),
     "all of": (TEXT, {"allOf": [{"required": ["name"]}, {"type": "object"}, {"required": ["name"]}]}, ["PRESENT value.name"]),
     "reference": (TEXT, {"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"required": ["name"]}}}, ["PRESENT value.name"]),
     "reference to a list": (TEXT, {"allOf": [{"required": ["name"]}], "anyOf": [{"$ref": "#/allOf/0"}]}, ["PRESENT value.name"]),
@@ -139,9 +149,16 @@ FITS: dict[str, tuple[ColumnType, Any, list[str]]] = {
     "further": (TEXT, {"additionalProperties": {"type": "string"}}, []),
     "items": (ITEMS, {"properties": {"items": {"items": SKU}}}, ["PRESENT value.items[].sku", "NOT_NULL value.items[]"]),
     "null items": (ITEMS, {"properties": {"items": {"items": {"oneOf": [{"type": "null"}, SKU]}}}}, ["PRESENT value.items[].sku"]),
+    "first positions": (ITEMS, {"properties": {"items": {"prefixItems": [{"type": "integer"}], "items": False}}}, []),
+    "beside a reference": (TEXT, {"$ref": "#/$defs/x", "$defs": {"x": {"required": ["name"]}}, "type": "string"}, ["PRESENT value.name"]),
+    "beside a reference in draft 7": (TEXT, {"$schema": DIALECT, "properties": {"name": {"$ref": "other.json", "type": "integer"}}}, []),
+    "beside a reference in 2020-12": (TEXT, {"$schema": NEW_DIALECT, "$ref": "#/$defs/x", "$defs": {"x": True}, "required": ["name"]}, ["PRESENT value.name"]),
     "positions": (ITEMS, {"properties": {"items": {"items": [{"type": "integer"}]}}}, []),
     "map": (PRICES, {"properties": {"m": {"additionalProperties": {"type": "number"}}}}, ["NOT_NULL value.m[]"]),
-    "values of a map": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "integer"}}}}}, ["NOT_NULL value.m[]"]),
+    "values of a map": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "integer"}}}}}, []),
+    "values of a map by name": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}}}, ["NOT_NULL value.m[]"]),
+    "null of a map by name": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": ["integer", "null"]}}}}, []),
+    "map with patterns": (PRICES, {"properties": {"m": {"patternProperties": {"x": {}}, "additionalProperties": {"type": "string"}}}}, []),
     "map by patterns": (PRICES, {"properties": {"m": {"patternProperties": {"x": {}}, "additionalProperties": False}}}, []),
     "numbers": (of(("x", pa.list_(pa.float32()))), {}, ["FINITE value.x[]"]),
 }  # fmt: skip
@@ -170,6 +187,8 @@ MISFITS: dict[str, tuple[ColumnType, Any, str]] = {
     "format": (ITEMS, {"properties": {"items": {"items": {"properties": {"at": {"type": "string", "format": "date-time"}}}}}}, "column value.items[].at is of type date32[day], which to_json writes as string: the JSON Schema expects a string of format date-time"),
     "required in a map": (PRICES, {"properties": {"m": {"required": ["a"]}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with the property 'a', which a struct has"),
     "closed map": (PRICES, {"properties": {"m": {"additionalProperties": False}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with no further properties"),
+    "values of a map by name": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "boolean"}}, "additionalProperties": {"type": "string"}}}}, "column value.m[] is of type int32, which to_json writes as integer: the JSON Schema expects one of 2 schemas"),
+    "beside a reference in 2020-12": (TEXT, {"$schema": NEW_DIALECT, "properties": {"name": {"$ref": "other.json", "type": "integer"}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects integer"),
     "values of a map": (PRICES, {"properties": {"m": {"additionalProperties": {"type": "string"}}}}, "column value.m[] is of type int32, which to_json writes as integer: the JSON Schema expects string"),
     "reference": (TEXT, {"$ref": "#/definitions/x"}, "the JSON Schema has no '#/definitions/x', to which a $ref refers"),
     "itself": (TEXT, {"$ref": "#"}, "column value: the JSON Schema is nested too deeply, or refers to itself"),

@@ -8,6 +8,7 @@ import inspect
 import json
 import pickle
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
 from spark_kafka_sink.spark.formats import as_converted, as_metadata, format_options
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import (
+    KafkaDataSource,
+    check_options_and_columns,
+    check_options_and_columns_of_stream,
+)
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
@@ -87,6 +92,28 @@ def test_an_error_does_not_show_the_text_of_a_file(text: str, tmp_path: Path) ->
     with pytest.raises(ConfigException, match="option valueSchema") as caught:
         checked(rows(), valueFormat="avro", valueSchema=str(file))
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("format_name", ["avro", "json_sr"])
+@pytest.mark.parametrize("look", [check_options_and_columns, check_options_and_columns_of_stream])
+def test_a_client_of_spark_connect_leaves_schemas_in_files_to_the_server(
+    look: Callable[[T.StructType, dict[str, str]], None], format_name: str
+) -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "schema.registry.url": "http://r",
+        "valueFormat": format_name,
+        "checkpointLocation": "/c",
+    }
+    schema = rows(ORDER if format_name == "avro" else T.StringType())
+    look(schema, {**given, "valueSchema": "/only/on/the/server.json"})
+    with pytest.raises(ConfigException, match="option valueSchema: a"):
+        look(schema, {**given, "valueSchema": '{"type":'})
+    with pytest.raises(ConfigException, match="option recordName has no effect"):
+        look(schema, {**given, "valueSchema": "/only/on/the/server.json", "recordName": "R"})
+    with pytest.raises(ConfigException, match="which cannot be read as a file"):
+        checked(schema, **{**given, "valueSchema": "/only/on/the/server.json"})
 
 
 def test_files_of_the_kernel_are_not_read_as_schemas() -> None:

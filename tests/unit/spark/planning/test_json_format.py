@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
@@ -139,8 +140,64 @@ def test_the_record_name_is_the_title(server: RegistryServer) -> None:
     asked(server, rows(), recordName="Order", recordNamespace="com.shop", **by_name)
     asked(server, rows(), valueSchema=json.dumps(HAND_MADE), **by_name)
     assert set(server.subjects) == {"com.shop.Order", "Order"}
-    with pytest.raises(ConfigException, match="needs the name of the record in column value"):
+    untitled = "value: give the schema in valueSchema a title, or set valueSubject$"
+    with pytest.raises(ConfigException, match=untitled):
         asked(server, rows(), valueSchema="{}", **by_name)
+    asked(server, rows(), valueSchema="{}", valueSubject="mine", **by_name)
+    no_schema = "value: set valueSchema to a schema with a title, or set valueSubject$"
+    with pytest.raises(ConfigException, match=no_schema):
+        asked(server, rows(None), valueFormat="json_sr", **by_name)
+    with pytest.raises(ConfigException, match="value: set recordName, or set valueSchema to a sch"):
+        asked(server, rows(), **by_name)
+
+
+KEY_FILES = [
+    {"private_key": "hunter2"},
+    {"type": "service_account", "private_key": "hunter2"},
+    {"type": [], "definitions": "hunter2"},
+    {"properties": {"password": "hunter2"}, "enum": "hunter2", "anyOf": []},
+    {},
+]
+
+
+@pytest.mark.parametrize("found", KEY_FILES, ids=range(len(KEY_FILES)))
+@pytest.mark.parametrize("auto", ["true", "false"])
+def test_a_file_that_may_be_no_schema_is_neither_shown_nor_registered(
+    found: object, auto: str, server: RegistryServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(found))
+    with pytest.raises(ConfigException) as refused:
+        asked(server, rows(), valueSchema=str(file), auto_register_schemas=auto)
+    assert str(refused.value) == (
+        f"option valueSchema is {str(file)!r}, a file without a JSON Schema: expected a keyword of "
+        "JSON Schema at the top of the object, such as type, properties or $ref"
+    )
+    assert server.asked() == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        HAND_MADE,
+        {"type": ["object", "null"]},
+        {"$ref": "#/x", "x": {}},
+        {"$schema": "http://json-schema.org/draft-07/schema#"},
+        {"properties": {"id": {}}},
+        {"additionalProperties": {}},
+        {"anyOf": [True]},
+        {"required": ["id"]},
+        {"const": 1},
+        True,
+    ],
+    ids=str,
+)
+def test_a_schema_in_a_file_is_written(
+    schema: object, server: RegistryServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps(schema))
+    assert asked(server, rows(), valueSchema=str(file)) == [encoding(schema, 1)]
 
 
 WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {

@@ -197,6 +197,19 @@ def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer
     assert server.subjects == {"t-value": [1]}
 
 
+def test_the_text_of_a_schema_in_a_file_is_not_shown(
+    server: RegistryServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text(HAND_MADE)
+    with pytest.raises(ConfigException) as refused:
+        asked(server, valueSchema=str(file), more={"auto_register_schemas": "false"})
+    assert str(refused.value) == (
+        "the schema is not registered in subject 't-value', and auto.register.schemas is false: "
+        "register the schema in the file of option valueSchema"
+    )
+
+
 def test_an_id_chooses_a_schema(server: RegistryServer) -> None:
     server.add("elsewhere", HAND_MADE)
     assert asked(server, use_schema_id="1").encodings == (encoding(HAND_MADE, 1),)
@@ -568,6 +581,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
     "topic column": ({}, {"topic": ""}, ConfigException, "the rows have a topic column, and TopicNameStrategy names the subject of column value after the topic: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
     "topic column and record": ({}, {"topic": "", "value_subject_name_strategy": "TOPIC_RECORD"}, ConfigException, "TopicRecordNameStrategy names the subject"),
+    "no name in a schema": ({}, {"value_subject_name_strategy": "RECORD", "valueSchema": '"string"', "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
+    "no name to derive": ({}, {"value_subject_name_strategy": "RECORD", "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
     "no name": ({}, {"value_subject_name_strategy": "RECORD"}, ConfigException, "value.subject.name.strategy is RecordNameStrategy, which needs the name of the record in column value: set recordName or valueSchema"),
 }  # fmt: skip
 
@@ -579,7 +594,8 @@ def test_what_is_wrong_is_refused_and_nothing_is_registered(
     version, options, kind, words = REFUSED[name]
     options = dict(options)
     value: T.DataType = T.StringType() if options.get("valueFormat") == "" else ORDER
-    value = T.DayTimeIntervalType() if options.pop("kind", "") else value
+    kinds = {"interval": T.DayTimeIntervalType(), "string": T.StringType()}
+    value = kinds.get(options.pop("kind", ""), value)
     if version:
         server.add("t-value", **version)
     there = {subject: list(ids) for subject, ids in server.subjects.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, cast
@@ -244,13 +244,23 @@ VALUES: list[tuple[pa.DataType, Any, Any]] = [
     (pa.date32(), date(1969, 12, 31), "1969-12-31"),
     (pa.timestamp("us", "Europe/Zurich"), 2**62, "148108-07-06T14:00:27.387904Z"),
     (pa.timestamp("us"), datetime(2024, 2, 29, 1, 2, 3, 4, UTC), "2024-02-29T01:02:03.000004"),
-    (pa.time64("ns"), 5, 5),
-    (pa.duration("us"), -5, -5),
-    (pa.float64(), float("nan"), "nan"),
+    (pa.date64(), date(1969, 12, 31), "1969-12-31"),
+    (pa.time64("ns"), 5, "00:00:00.000000005"),
+    (pa.time64("us"), time(13, 59, 1, 500_000), "13:59:01.5"),
+    (pa.time32("s"), time(1), "01:00:00"),
+    (pa.duration("us"), -5, "INTERVAL '-0 00:00:00.000005' DAY TO SECOND"),
+    (pa.duration("s"), 86_400 * 400 + 3661, "INTERVAL '400 01:01:01' DAY TO SECOND"),
+    (pa.float64(), float("nan"), "NaN"),
+    (pa.float32(), float("inf"), "Infinity"),
+    (pa.float16(), float("-inf"), "-Infinity"),
     (pa.float64(), 0.5, 0.5),
     (pa.list_(pa.struct([("a", pa.int8())])), [{"a": 1}, None], [{"a": 1}, None]),
     (pa.map_(pa.string(), pa.int8()), {"a": 1}, {"a": 1}),
+    (pa.map_(pa.large_string(), pa.int8()), {"a": 1}, {"a": 1}),
+    (pa.map_(pa.string_view(), pa.int8()), {"a": 1}, {"a": 1}),
     (pa.map_(pa.int8(), pa.int8()), {1: 2}, [[1, 2]]),
+    (pa.binary_view(), b"\xff\0", "/wA="),
+    (pa.binary(2), b"\xff\0", "/wA="),
     (pa.struct([]), {}, {}),
     (pa.string(), "é😀", "é😀"),
 ]
