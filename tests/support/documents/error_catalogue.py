@@ -1325,14 +1325,25 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Traces that cannot be exported",
-            "OpenTelemetry is not installed, or `traceparent` is not valid or has no effect.",
-            "Install the extra `[otel]` on the driver and on executors, or correct the option.",
+            (
+                "OpenTelemetry or the exporter that `OTEL_*` asks for is not installed, or "
+                "`traceparent` is not valid or has no effect."
+            ),
+            (
+                "Install the extra `[otel]`, and for OTLP over gRPC also its exporter, on the "
+                "driver and on executors, or correct the option."
+            ),
             places=(
                 "spark/tracing.py:check_installed",
+                "spark/tracing.py:_without_exporter",
                 "spark/tracing.py:checked_traceparent",
                 "spark/options.py:_given_traceparent",
             ),
-            tests=("unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",),
+            tests=(
+                "unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",
+                "unit/spark/test_tracing.py::test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package",
+                "unit/spark/test_tracing.py::test_an_unknown_exporter_is_named_and_the_others_export",
+            ),
         ),
     ),
     "Schema registry": (
