@@ -802,6 +802,8 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
         if each.encode_name == name
     )
     hint = reference_hint(str(given[name]))
+    if name == "partitioner.class" and may_be_java_class(given[name]):
+        hint = ". If it is a Java class: Java classes cannot run here"
     return f"{Option(name)} is {shown_value(given[name])}: expected {_expected(name, kind)}{hint}"
 
 
@@ -914,7 +916,7 @@ PARTITIONERS: Final = {
 
 # A class in a package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z][\w$]*")
-_PACKAGED_CLASS: Final = re.compile(r"\w+(\.\w+)+\.[A-Z][\w$]*")
+_ANY_CLASS: Final = re.compile(r"(\w+\.)*[A-Z][\w$]*")
 
 
 def is_java_class(given: object) -> bool:
@@ -923,11 +925,11 @@ def is_java_class(given: object) -> bool:
 
 
 def may_be_java_class(given: object) -> bool:
-    """Return whether the value of an option may be the name of a Java class in any package.
+    """Return whether the value of an option may be the name of a Java class, with any package.
 
     A Python class may have such a name, too.
     """
-    return isinstance(given, str) and _PACKAGED_CLASS.fullmatch(given.strip()) is not None
+    return isinstance(given, str) and _ANY_CLASS.fullmatch(given.strip()) is not None
 
 
 def names_own_partitioner(given: object) -> bool:

@@ -42,17 +42,24 @@ def load(option: str, given: object) -> object:
         # A user's module may raise anything when it is imported, and a script may call sys.exit().
         message = (
             f"{option} is {given!r}, which cannot be imported ({_described(error)}): "
-            f"{_expected(option, given, error)}"
+            f"{_expected(option, given, is_missing=_is_missing(given, error))}"
         )
         raise ConfigException(message) from error
     return found
 
 
-def _expected(option: str, given: str, error: BaseException) -> str:
-    """Return what to use in place of a name whose import raised `error`."""
+def _is_missing(given: str, error: BaseException) -> bool:
+    """Return whether Python has no object of a name whose import raised `error`."""
+    module_name, _, name = given.strip().rpartition(".")
+    if isinstance(error, AttributeError):
+        return error.name == name  # else it comes from the code of the module
+    return isinstance(error, ModuleNotFoundError) or not module_name
+
+
+def _expected(option: str, given: str, *, is_missing: bool) -> str:
+    """Return what to use in place of a name. is_missing: whether Python has no object of it."""
     expected = "expected a Python object, a class, or the name of one as module.Name"
-    no_module = isinstance(error, ModuleNotFoundError)
-    if not (is_java_class(given) or (no_module and may_be_java_class(given))):
+    if not (is_java_class(given) or (is_missing and may_be_java_class(given))):
         return expected
     uses = (use for name, use in _IN_PLACE_OF_JAVA.items() if option.endswith(name))
     use = next(uses, "a Python class or object, or the name of one as module.Name")

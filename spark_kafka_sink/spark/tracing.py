@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.report import CommitReport, JobTrace, SinkCommitMessage
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
@@ -34,12 +37,20 @@ _SCOPE: Final = "spark_kafka_sink"
 _JOB_SCOPE: Final = "spark_kafka_sink.job"
 _JOB: Final = "pykafka write"
 _TASK: Final = "pykafka task"
+# The packages of the exporters over OTLP, by their entry points.
+_PACKAGES: Final = {
+    f"otlp_proto_{protocol}": f"opentelemetry-exporter-otlp-proto-{protocol}"
+    for protocol in ("http", "grpc")
+}
 _FLUSH_MS: Final = 10_000
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def check_installed() -> None:
-    """Raise ConfigException if OpenTelemetry is not installed here."""
+    """Raise ConfigException if OpenTelemetry or its exporter over OTLP is not installed here.
+
+    A program that has set a tracer provider needs no exporter.
+    """
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         message = (
             "option openTelemetry is true, but opentelemetry-sdk is not installed: expected it on "
@@ -47,6 +58,15 @@ def check_installed() -> None:
             "opentelemetry-exporter-otlp-proto-http"
         )
         raise ConfigException(message)
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    for exporter, point in _exporters().items():
+        # Another one is not needed, because the others work without it.
+        if point is None and exporter in _PACKAGES:
+            message = f"option openTelemetry is true, but {_without_exporter(exporter)}"
+            raise ConfigException(message)
 
 
 def checked_traceparent(text: str) -> str:
@@ -217,18 +237,43 @@ def _provider() -> TracerProvider:
 
 
 def _made_provider() -> TracerProvider:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
-
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only with openTelemetry
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
 
     made = TracerProvider()
-    for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
-        exporter = _exporter(name.strip())
-        if exporter != "none":
-            (point, *_) = entry_points(group="opentelemetry_traces_exporter", name=exporter)
+    for exporter, point in _exporters().items():
+        if point is None:
+            _warn_of(_without_exporter(exporter), exporter)
+            continue
+        try:
             made.add_span_processor(BatchSpanProcessor(point.load()()))
+        except Exception as error:  # noqa: BLE001 - the other exporters work
+            _warn(error)
     return made
+
+
+def _exporters() -> dict[str, EntryPoint | None]:
+    """Return the exporters that OTEL_TRACES_EXPORTER names; None for one that is not installed."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
+
+    named = os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
+    names = [_exporter(name.strip()) for name in named]
+    installed = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
+    return {name: installed.get(name) for name in names if name not in ("", "none")}
+
+
+def _without_exporter(exporter: str) -> str:
+    """Return the message about an exporter that is not installed."""
+    package = _PACKAGES.get(exporter)
+    what_to_do = (
+        "expected the name of an installed exporter in OTEL_TRACES_EXPORTER"
+        if package is None
+        else f"run pip install {package} on the driver and on every executor, or set "
+        "OTEL_EXPORTER_OTLP_PROTOCOL to the protocol of the exporter that you have"
+    )
+    return (
+        f"no exporter {exporter} of OpenTelemetry is installed for {sys.executable}: {what_to_do}"
+    )
 
 
 def _exporter(name: str) -> str:
@@ -290,3 +335,7 @@ class _ChosenIds:
 def _warn(error: Exception) -> None:
     said = f"{type(error).__name__}: {error}"
     warn_once(logger, f"the trace of a write could not be exported: {said}", "openTelemetry")
+
+
+def _warn_of(missing: str, exporter: str) -> None:
+    warn_once(logger, f"a trace is not exported: {missing}", f"openTelemetry {exporter}")

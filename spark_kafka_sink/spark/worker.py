@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import platform
+import re
 import socket
 import sys
 from contextlib import suppress
@@ -17,7 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-NEEDED: Final = ("numpy", "pyarrow", "crc32c", "lz4", "msgspec")
+# The modules that the sink needs, with their oldest versions, as in pyproject.toml.
+NEEDED: Final = {
+    "numpy": "1.26",
+    "pyarrow": "19",
+    "crc32c": "2.7",
+    "lz4": "4.3",
+    "msgspec": "0.19",
+}
 _INSTALL_SPARK: Final = (
     'pip install "path/to/spark-kafka-sink[spark]" with the path of your clone, or run your '
     "program with the Python that your cluster's Spark brings"
@@ -54,6 +62,28 @@ def check_modules() -> None:
             f"{it} by --archives"
         )
         raise ModuleNotFoundError(message, name=missing[0])
+
+
+def check_versions() -> None:
+    """Raise ImportError if a module that the sink needs is too old. Import all of them.
+
+    A module without a version is accepted.
+    """
+    for name, oldest in NEEDED.items():
+        version = getattr(import_module(name), "__version__", oldest)
+        if _release(version) < _release(oldest):
+            message = (
+                f"the {name} of {sys.executable} on {platform.node()} is {version}, but "
+                f"spark-kafka-sink needs {oldest} or newer: install a newer {name} there with "
+                "pip, or ship an environment that has one by --archives"
+            )
+            raise ImportError(message, name=name)
+
+
+def _release(version: str) -> list[int]:
+    """Return the numbers at the beginning of a version."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(number) for number in found[0].split(".")] if found else []
 
 
 KEPT_BYTES: Final = 64 * 1024 * 1024

@@ -62,4 +62,6 @@ def test_the_cells_of_the_notebook_run_as_they_are(kafka: KafkaCluster, tmp_path
     ):
         assert f"{line}\n" in said
     assert "failed: RuntimeError: the power went out" in said
+    (uncommitted,) = re.findall(r"^([\d,]+) records are in Kafka$", said, re.MULTILINE)
+    assert int(uncommitted.replace(",", "")) >= 336_776 // 2, "two of four tasks have ended"
     assert re.search(r"^0 rows .*version 1 of .*tour-once-\w+' was written at ", said, re.MULTILINE)

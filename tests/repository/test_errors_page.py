@@ -39,6 +39,8 @@ def test_the_catalogue_names_nothing_that_makes_no_error() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)
 def test_an_entry_has_a_message_a_cause_what_to_do_and_a_test(entry: Entry) -> None:
     assert messages_of(entry)
+    own_words = [text.replace("option", "").strip("… :;") for text in messages_of(entry)]
+    assert all(own_words), "a message of details alone is found for each error"
     assert entry.cause.endswith(".")
     assert entry.what_to_do.endswith(".")
     assert entry.tests

@@ -430,10 +430,12 @@ def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
     for name in ("format", "function"):
         spark.streams.resetTerminated()
         writer = frame.writeStream.trigger(availableNow=True)
+        reports = tmp_path / f"{name}.jsonl"
+        options = {**case.options, "reportPath": str(reports)}
         if name == "format":
-            writer = writer.format("pykafka").options(**case.options)
+            writer = writer.format("pykafka").options(**options)
         else:
-            writer = writer.foreachBatch(partial(write_batch, options=case.options))
+            writer = writer.foreachBatch(partial(write_batch, options=options))
         query = writer.option("checkpointLocation", str(tmp_path / name)).start()
         found: list[BaseException | None] = []
         for wait in (spark.streams.awaitAnyTermination, query.awaitTermination):
@@ -441,7 +443,9 @@ def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
                 wait()
             found.append(met.value)
             (report,) = last_reports(spark, 1)
-            assert name == "function" or "no-topic" in report["error"]
+            assert report["write_id"] is not None
+            case.check(report["error"], "kafka.")
+            assert json.loads(reports.read_text().splitlines()[-1]) == report
         for error in (*found, query.exception()):
             assert isinstance(error, PySparkException)
             last = "".join(traceback.format_exception(error)).splitlines()[-1]

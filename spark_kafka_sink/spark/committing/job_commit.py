@@ -170,15 +170,16 @@ def publish(
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
 
 
-def add_error(write_id: str, error: str, path: Path | None, *, is_stream: bool) -> None:
-    """Add the error of a failed job or stream to its last report, also in the file `path`.
+def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) -> None:
+    """Add the error of a failed write to its last report, also in the file `path`.
 
+    has_lines: whether each report is a line of the file, as those of streams and micro-batches.
     Raise OSError and ValueError if that fails.
     """
     add_error_to_remembered(write_id, error)
     if path is None or is_special(path) or not path.is_file():
         return
-    if is_stream:
+    if has_lines:
         with path.open("r+b") as lines:
             add_error_to_line(lines, write_id, error)
         return

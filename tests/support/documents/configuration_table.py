@@ -24,7 +24,7 @@ _HEAD: Final = """\
 
 This page lists every option of the Java producer. `KafkaProducer({…})` takes the names as they
 are on this page; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings
-and defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
+and defaults are those of the Java client (Kafka 4.4.0). Times are in milliseconds, sizes in bytes.
 
 ## Defaults that differ from Java's
 

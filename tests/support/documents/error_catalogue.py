@@ -39,7 +39,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "config.py:of_other_client",
                 "schema_registry/settings.py:of_registry_client",
                 "spark/options.py:_sink_options",
-                "spark/options.py:not_an_option",
+                "spark/options.py:not_an_option~not an option",
                 "spark/options.py:_complain",
             ),
             tests=(
@@ -395,6 +395,30 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/spark/driver/hooks/test_worker_failures.py::test_the_sentence_says_what_is_missing_where_and_what_to_do",
                 "unit/spark/driver/test_worker_python.py::test_a_python_that_cannot_run_the_sink_is_one_sentence",
+            ),
+        ),
+        Entry(
+            "A module that is missing or too old",
+            (
+                "The Python of the driver or of a worker has no pyspark, lacks another module that "
+                "the sink needs, or has an older one than the sink needs. A cluster brings some of "
+                "them, and `--py-files` cannot ship them."
+            ),
+            (
+                "Install the module in that Python, in a version that the message names, or ship "
+                "an environment that has it by `--archives`. After `register(spark)`, the error of "
+                "a worker is a `KafkaException`."
+            ),
+            places=(
+                "spark/worker.py:check_pyspark",
+                "spark/worker.py:check_modules",
+                "spark/worker.py:check_versions",
+            ),
+            tests=(
+                "unit/spark/test_requirements.py::test_what_needs_pyspark_says_how_to_get_it",
+                "unit/spark/test_requirements.py::test_an_old_pyspark_is_named_with_its_version",
+                "unit/spark/test_requirements.py::test_a_task_names_an_old_module_with_its_version_and_its_machine",
+                "spark/test_places_standalone.py::test_a_worker_that_lacks_a_module_is_told_by_its_name",
             ),
         ),
         Entry(
@@ -1309,14 +1333,25 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Traces that cannot be exported",
-            "OpenTelemetry is not installed, or `traceparent` is not valid or has no effect.",
-            "Install the extra `[otel]` on the driver and on executors, or correct the option.",
+            (
+                "OpenTelemetry or the exporter that `OTEL_*` asks for is not installed, or "
+                "`traceparent` is not valid or has no effect."
+            ),
+            (
+                "Install the extra `[otel]`, and for OTLP over gRPC also its exporter, on the "
+                "driver and on executors, or correct the option."
+            ),
             places=(
                 "spark/tracing.py:check_installed",
+                "spark/tracing.py:_without_exporter",
                 "spark/tracing.py:checked_traceparent",
                 "spark/options.py:_given_traceparent",
             ),
-            tests=("unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",),
+            tests=(
+                "unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",
+                "unit/spark/test_tracing.py::test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package",
+                "unit/spark/test_tracing.py::test_an_unknown_exporter_is_named_and_the_others_export",
+            ),
         ),
     ),
     "Schema registry": (

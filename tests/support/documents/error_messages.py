@@ -23,7 +23,7 @@ KINDS: Final = frozenset(
     name
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.KafkaException)
-)
+) | {"ImportError", "ModuleNotFoundError"}
 # Functions that make an exception, and the number of the argument that is its message.
 _MAKERS: Final = {
     "api_exception": 1, "corrupt": 0, "failure": 0, "Failure": 1, "add_last_line": 1,

@@ -117,8 +117,10 @@ This page lists the errors that a user can cause. Search for words of the messag
 `…` stands for a detail, such as the name of an option. In Spark, the names of the producer's
 options begin with `kafka.`.
 
-All exceptions are classes of `spark_kafka_sink.errors`. If a task fails, Spark raises an exception
-of its own. The last line of the Python traceback in its text is the message of the sink.
+The exceptions of the sink are classes of `spark_kafka_sink.errors`. Only an error about a module
+that is missing or too old is Python's `ImportError` or `ModuleNotFoundError`. If a task fails,
+Spark raises an exception of its own. The last line of the Python traceback in its text is the
+message of the sink.
 After `register(spark)`, this line is also the last line of Spark's exception.
 
 The traceback has no frames of the sink, unless the option `fullTraceback` is `true`.

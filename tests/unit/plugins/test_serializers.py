@@ -189,6 +189,9 @@ def test_headers_are_kept_as_they_were_when_given() -> None:
 
 
 @pytest.mark.parametrize("option", ["key.serializer", "value.serializer"])
-def test_a_serializer_written_in_java_is_answered_with_what_to_use(option: str) -> None:
+@pytest.mark.parametrize(
+    "given", ["org.apache.kafka.common.serialization.StringSerializer", "MySerializer"]
+)
+def test_a_serializer_written_in_java_is_answered_with_what_to_use(option: str, given: str) -> None:
     with pytest.raises(ConfigException, match="Java classes cannot run here; use a Python func"):
-        load_serializer(option, "org.apache.kafka.common.serialization.StringSerializer", {})
+        load_serializer(option, given, {})

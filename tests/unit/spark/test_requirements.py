@@ -1,12 +1,17 @@
-"""Without pyspark, or with an old one, the functions that need it raise a clear error."""
+"""Without pyspark, or with a module that is too old, the error says what to do."""
 
 from __future__ import annotations
 
+import platform
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from support.documents.named_tests import ROOT
 from support.programs.pythons import PYSPARK, modules_without, run_with
+
+from spark_kafka_sink.spark.worker import NEEDED
 
 NEED_SPARK = (
     "KafkaDataSource",
@@ -74,3 +79,30 @@ def test_an_old_pyspark_is_named_with_its_version(tmp_path: Path) -> None:
         f"ImportError: the pyspark of {sys.executable} is 3.5.1, but spark-kafka-sink needs 4.0 "
         f"or newer. Run {WHAT_TO_DO} (pyspark)\n"
     ), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "oldest"), [("pyarrow", "15.0.2", "19"), ("lz4", "4.0.2", "4.3")]
+)
+def test_a_task_names_an_old_module_with_its_version_and_its_machine(
+    name: str, version: str, oldest: str, tmp_path: Path
+) -> None:
+    # As if the runtime of the cluster had brought this version.
+    old = f"import {name}\n{name}.__version__ = {version!r}\n"
+    modules = modules_without(tmp_path / "modules")
+    done = run_with(
+        modules, old + ERRORS, ["from spark_kafka_sink.spark.tasks.task import write_task"]
+    )
+    assert done.stdout == (
+        f"ImportError: the {name} of {sys.executable} on {platform.node()} is {version}, but "
+        f"spark-kafka-sink needs {oldest} or newer: install a newer {name} there with pip, or "
+        f"ship an environment that has one by --archives ({name})\n"
+    ), done.stderr
+
+
+def test_the_oldest_versions_are_those_that_pip_knows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] != []
+    assert sorted(project["dependencies"]) == sorted(
+        f"{name}>={oldest}" for name, oldest in NEEDED.items()
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from support.spark.otlp_receiver import OtlpReceiver, otlp_receiver
@@ -17,6 +19,8 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import trace_options
 from spark_kafka_sink.spark.options import sink_options
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry is missing")
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
@@ -154,9 +158,63 @@ def test_otel_can_be_off(environment: Mapping[str, str]) -> None:
     assert run(ALL, PARENT, **environment) == "ended"
 
 
-def test_an_exporter_that_does_not_exist_fails_no_write() -> None:
-    environment = {"OTEL_TRACES_EXPORTER": "nothing_of_that_name"}
-    assert run(PLAN, PARENT, "", **environment) == b"\x80\x04N.".hex(), "there is no trace"
+ACCEPTED = f"""
+from spark_kafka_sink.spark.options import sink_options
+sink_options({GIVEN | {"openTelemetry": "true"}})
+"""
+
+
+def test_an_unknown_exporter_is_named_and_the_others_export(receiver: OtlpReceiver) -> None:
+    environment = {
+        "OTEL_TRACES_EXPORTER": "otlp, nothing_of_that_name",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+    }
+    command = [sys.executable, "-c", ACCEPTED + ALL, PARENT]
+    found = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    assert found.stderr.splitlines() == [
+        "a trace is not exported: no exporter nothing_of_that_name of OpenTelemetry is installed "
+        f"for {sys.executable}: expected the name of an installed exporter in OTEL_TRACES_EXPORTER"
+    ]
+    assert len(receiver.named("pykafka task")) == 2
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console,otlp")
+    name = "http/protobuf" if protocol == "http" else protocol
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", name)
+    every = importlib.metadata.entry_points
+
+    def others(group: str) -> list[importlib.metadata.EntryPoint]:
+        return [point for point in every(group=group) if not point.name.startswith("otlp")]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", others)
+    with pytest.raises(ConfigException) as refused:
+        sink_options(GIVEN | {"openTelemetry": "true"})
+    package = f"opentelemetry-exporter-otlp-proto-{protocol}"
+    assert str(refused.value) == (
+        f"option openTelemetry is true, but no exporter otlp_proto_{protocol} of OpenTelemetry is "
+        f"installed for {sys.executable}: run pip install {package} on the driver and on every "
+        "executor, or set OTEL_EXPORTER_OTLP_PROTOCOL to the protocol of the exporter that you "
+        "have"
+    )
+    # A program with a provider of its own exports its spans elsewhere.
+    monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
+    assert sink_options(GIVEN | {"openTelemetry": "true"}).traceparent == ""
+
+
+def test_beside_an_exporter_that_cannot_start_the_others_export(tmp_path: Path) -> None:
+    of_package = tmp_path / "broken-1.dist-info" / "entry_points.txt"
+    of_package.parent.mkdir()
+    of_package.write_text("[opentelemetry_traces_exporter]\nbroken = no_such_module:Exporter\n")
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    job = run(PLAN, PARENT, "", OTEL_TRACES_EXPORTER="none")
+    printed = run(TASK, job, OTEL_TRACES_EXPORTER="broken,console", PYTHONPATH=path)
+    assert '"name": "pykafka task"' in printed
 
 
 def test_the_option_is_off_and_its_parent_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

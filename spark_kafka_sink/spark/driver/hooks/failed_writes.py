@@ -31,19 +31,20 @@ def new_write_id() -> dict[str, str]:
 
 
 @contextmanager
-def reporting_error(options: Mapping[str, str], *, is_stream: bool) -> Iterator[None]:
+def reporting_error(options: Mapping[str, str], *, has_lines: bool) -> Iterator[None]:
     """Add an exception of this block to the report of the write, if it has one.
 
-    options: the options of the write, with names in lower case.
+    options: the options of the write, with names in lower case. has_lines: whether each report is
+    a line of the file reportPath, as those of streams and micro-batches.
     """
     try:
         yield
     except Exception as error:
-        _report(error, options, is_stream=is_stream)
+        _report(error, options, has_lines=has_lines)
         raise
 
 
-def _report(error: Exception, options: Mapping[str, str], *, is_stream: bool) -> None:
+def _report(error: Exception, options: Mapping[str, str], *, has_lines: bool) -> None:
     write_id = options.get(WRITE_ID_OPTION)
     if write_id is None:
         return
@@ -51,7 +52,7 @@ def _report(error: Exception, options: Mapping[str, str], *, is_stream: bool) ->
         path = options.get("reportpath")
         where = None if path is None else report_path(path)
         said = cause_of(str(error) or type(error).__name__)
-        add_error(write_id, said, where, is_stream=is_stream)
+        add_error(write_id, said, where, has_lines=has_lines)
 
 
 def cause_of(said: str) -> str:

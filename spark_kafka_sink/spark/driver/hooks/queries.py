@@ -110,7 +110,7 @@ def _explaining(
                 options = _streams.get(run_of(waiting, error))
             if options is None and not names_sink(error):
                 raise
-            with reporting_error(options or {}, is_stream=True), explained(session()):
+            with reporting_error(options or {}, has_lines=True), explained(session()):
                 raise
 
     return raising

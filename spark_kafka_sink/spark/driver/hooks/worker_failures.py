@@ -32,6 +32,10 @@ _SINK: Final = "spark_kafka_sink"
 _MISSING: Final = re.compile(
     rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
 )
+# The messages of `check_versions` and of `check_pyspark`.
+_TOO_OLD: Final = re.compile(
+    rf"^ImportError: (the (?:{'|'.join(('pyspark', *NEEDED))}) of .+ needs .+)$", re.MULTILINE
+)
 _OTHER_VERSION: Final = re.compile(
     r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)"
 )
@@ -153,6 +157,8 @@ def _sentence(said: str, python: str | None) -> str | None:
             f"{runs} has no module named '{module}': install {package} there with pip, ship "
             f"{shipped}, or set PYSPARK_PYTHON to a Python that has it"
         )
+    if old := _TOO_OLD.search(said):
+        return old[1]
     if other := _OTHER_VERSION.search(said):
         found, expected = other.groups()
         return (

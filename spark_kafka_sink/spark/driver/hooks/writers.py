@@ -396,7 +396,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
                 return None
             kwargs |= handed_on | of_micro_batch
             with (
-                reporting_error(write.options, is_stream=False),
+                reporting_error(write.options, has_lines=BATCH_ID_OPTION in write.options),
                 explained(session),
                 renewing_token({} if kind.set_mode is None else write.options, writer),
                 _appending(writer, kind, write),
@@ -435,13 +435,13 @@ def _checked(
 
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     """Return the session's options to add to the write, and record them in the writer."""
-    if BATCH_ID_OPTION in write.options:  # write_batch has added them
-        return trace_options(write.options)
     own = write.options
-    is_stream = kind.set_mode is None
-    session = writer._session if is_stream and kind.notes is None else writer._spark
-    refuse_speculation(session, own)
-    found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
+    found: dict[str, str] = {}
+    if BATCH_ID_OPTION not in own:  # write_batch has added the options of the session
+        is_stream = kind.set_mode is None
+        session = writer._session if is_stream and kind.notes is None else writer._spark
+        refuse_speculation(session, own)
+        found |= options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
     found |= trace_options(own)
     if kind.notes is not None:  # a client of Spark Connect cannot reach the reports
         found |= new_write_id()

@@ -249,7 +249,9 @@ def test_a_partitioner_whose_module_fails_is_told_by_its_option(
         ("io.acme.Partitioners$ByShelf", True),
         ("de.acme.ShelfPartitioner", True),
         ("com.by_shelf", False),
-        ("shelves.ByShelf", False),
+        ("com.Acme", True),
+        ("shelves.ByShelf", True),
+        ("json.decoder.by_shelf", False),
     ],
 )
 def test_a_partitioner_written_in_java_is_told_to_be_one(given: str, *, is_java: bool) -> None:
@@ -264,7 +266,9 @@ def test_a_partitioner_written_in_java_is_told_to_be_one(given: str, *, is_java:
     ("given", "why", "may_be_java"),
     [
         ("acme.kafka.MyPartitioner", "ModuleNotFoundError: No module named 'acme'", True),
-        ("json.decoder.MyPartitioner", "AttributeError: ", False),
+        ("json.MyPartitioner", "AttributeError: ", True),
+        ("json.decoder.MyPartitioner", "AttributeError: ", True),
+        ("com.Acme", "ModuleNotFoundError: No module named 'com'", True),
         ("acme.kafka.my_partitioner", "ModuleNotFoundError: No module named 'acme'", False),
     ],
 )
@@ -281,12 +285,36 @@ def test_a_name_that_may_be_of_java_or_of_python_is_answered_for_both(
     assert (java in message) == may_be_java
 
 
+def test_a_partitioner_in_java_s_default_package_is_answered_for_both() -> None:
+    with pytest.raises(ConfigException) as refused:
+        sink_options(NAMES | {"kafka.partitioner.class": "MyPartitioner"})
+    assert str(refused.value) == (
+        "kafka.partitioner.class is 'MyPartitioner': expected one of roundrobin, uniformsticky, "
+        "module.Name of a Python callable, or empty for the built-in one. If it is a Java class: "
+        "Java classes cannot run here"
+    )
+    with pytest.raises(ConfigException, match=r"or empty for the built-in one$"):
+        sink_options(NAMES | {"kafka.partitioner.class": "sticky"})
+
+
+def test_an_error_of_one_s_own_module_is_not_about_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_shelves.py").write_text("import json\njson.no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    options = sink_options(NAMES | {"kafka.partitioner.class": "broken_shelves.ByShelf"})
+    with pytest.raises(ConfigException, match="no_such_name'") as refused:
+        check_partitioner(options)
+    assert "Java" not in str(refused.value)
+
+
 @pytest.mark.parametrize("option", ["key", "value"])
 @pytest.mark.parametrize(
     ("given", "is_java"),
     [
         ("org.apache.kafka.common.serialization.StringSerializer", True),
         ("acme.kafka.MySerializer", True),
+        ("MySerializer", True),
         ("json.dumps", False),
     ],
 )

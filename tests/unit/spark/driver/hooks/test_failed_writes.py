@@ -66,7 +66,7 @@ def fail(options: dict[str, str], *, aborts: bool = True) -> None:
             KafkaArrowWriter(sink_options(options)).abort([None])
         raise error
 
-    with pytest.raises(RuntimeError) as raised, reporting_error(options, is_stream=False):
+    with pytest.raises(RuntimeError) as raised, reporting_error(options, has_lines=False):
         save()
     assert raised.value is error
 
@@ -98,7 +98,7 @@ def test_the_error_of_a_stream_is_added_to_its_last_report_if_that_failed(folder
     writer, other = (KafkaStreamArrowWriter(sink_options(each)) for each in (first, second))
 
     def fail_with(message: str) -> None:
-        with pytest.raises(RuntimeError), reporting_error(first, is_stream=True):
+        with pytest.raises(RuntimeError), reporting_error(first, has_lines=True):
             raise RuntimeError(message)
 
     writer.commit([], 0)

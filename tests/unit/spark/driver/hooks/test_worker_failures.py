@@ -32,6 +32,10 @@ NO_CRC32C = (
     "ModuleNotFoundError: No module named 'crc32c' and 'lz4' for /usr/bin/python3 on node-7: "
     "spark-kafka-sink needs them wherever Spark runs Python"
 )
+OLD_ARROW = (
+    "the pyarrow of /usr/bin/python3 on node-7 is 15.0.2, but spark-kafka-sink needs 19 or newer: "
+    "install a newer pyarrow there with pip"
+)
 OLD = (
     "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 "
     "than that in driver: 3.11, PySpark cannot run with different minor versions.\n"
@@ -45,6 +49,7 @@ SAME_VERSION = (
     "is Python 3.12, but the driver runs Python 3.11: set PYSPARK_PYTHON to a Python 3.11 with "
     "spark-kafka-sink, on the driver's machine and on every executor"
 )
+JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:665)\n"
 BE_THERE = "set PYSPARK_PYTHON to a Python that is on the driver's machine and on every executor"
 
 
@@ -63,6 +68,7 @@ BE_THERE = "set PYSPARK_PYTHON to a Python that is on the driver's machine and o
             "pip, ship an environment that has it by --archives, or set PYSPARK_PYTHON to a Python "
             "that has it",
         ),
+        (f"{JOB}ImportError: {OLD_ARROW}{JAVA}", OLD_ARROW),
         (JOB + OLD, f"/opt/python, which Spark runs on 10.0.0.7 (executor 1), {SAME_VERSION}"),
         (NOT_THERE, f"/opt/python cannot be started on the driver's machine: {BE_THERE}"),
         (JOB + NOT_THERE, f"/opt/python cannot be started on 10.0.0.7 (executor 1): {BE_THERE}"),
@@ -103,7 +109,6 @@ NO_TOPIC = "spark_kafka_sink.errors.TimeoutException: Topic t not present in met
 IN_USER_CODE = (
     "spark_kafka_sink: choose, specified in kafka.partitioner.class, raised KeyError: 'x'"
 )
-JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:665)\n"
 
 
 @pytest.mark.parametrize("begin", [TASK, JOB, PLAN])
