@@ -84,7 +84,8 @@ def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> 
     if isinstance(message, DescribeDelegationTokenRequest):
         return DescribeDelegationTokenResponse(error_code=41, tokens=[], throttle_time_ms=0)
     if isinstance(message, CreateTopicsRequest):
-        error = CreatableTopicResult(name=TOPIC, error_code=creation_error)
+        words = "x" * 30_000
+        error = CreatableTopicResult(name=TOPIC, error_code=creation_error, error_message=words)
         return CreateTopicsResponse(topics=[error])
     unknown = MetadataResponseTopic(
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
@@ -156,6 +157,7 @@ def test_what_is_said_against_settings_is_raised(
         "topics cannot be created with topic.partitions=7, topic.replication=2, "
         f"topic.config.a.b=c: {error_code(code).name} ({code})"
     )
+    assert f"{'x' * 1000}…" in str(refused.value), "a broker's words are cut"
 
 
 @pytest.mark.parametrize(

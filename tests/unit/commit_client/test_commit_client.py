@@ -128,6 +128,7 @@ class Cluster:
         self.limits: list[tuple[int, int | None]] = []
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
+        self.words: str | None = None
         self.log = b""
         self.log_start = 0
         self.log_end = 0
@@ -225,7 +226,14 @@ def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
 def _found(cluster: Cluster, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     node = cluster.coordinator
     code = cluster.code(message)
-    found = Coordinator(key=message.key, node_id=node, host="b", port=node, error_code=code)
+    found = Coordinator(
+        key=message.key,
+        node_id=node,
+        host="b",
+        port=node,
+        error_code=code,
+        error_message=cluster.words,
+    )
     return FindCoordinatorResponse(coordinators=[found])
 
 
@@ -297,7 +305,11 @@ def _producers(cluster: Cluster, message: DescribeProducersRequest) -> DescribeP
 
 def _produced(cluster: Cluster, message: ProduceRequest) -> ProduceResponse:
     answer = PartitionProduceResponse(
-        index=0, error_code=cluster.code(message), base_offset=3, log_append_time_ms=5
+        index=0,
+        error_code=cluster.code(message),
+        base_offset=3,
+        log_append_time_ms=5,
+        error_message=cluster.words,
     )
     of_topic = TopicProduceResponse(name="log", partition_responses=[answer])
     return ProduceResponse(responses=[of_topic])
@@ -428,6 +440,17 @@ def test_an_error_code_is_passed_on_as_it_came(
     (ended, described) = replies_to(client, [other, DescribeProducers(LOG)])
     assert (type(ended), ended.error) == (Ended, 53)
     assert (type(described), described.error) == (ProducersDescribed, 29)
+
+
+def test_the_words_of_a_broker_are_one_line_that_is_cut(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.words = "one\n" + "x" * 30_000
+    cluster.codes = {FindCoordinatorRequest: [53], ProduceRequest: [29]}
+    (ended,) = replies_to(client, [END])
+    (written,) = replies_to(client, [WriteRecord(OWNER, PRODUCER, 0, RECORD, 1)])
+    for reply in (ended, written):
+        assert reply.reason.endswith(f"one {'x' * 996}…")
 
 
 def test_every_broker_lists_and_one_that_does_not_answer_spoils_the_list(
