@@ -144,8 +144,16 @@ class ProducerIdAndEpoch:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a broker assigned this producer id. Brokers never assign a negative id."""
-        return self.producer_id >= 0
+        """Whether a broker assigned these. Brokers assign no negative id and no negative epoch."""
+        return self.producer_id >= 0 and self.epoch >= 0
+
+    @property
+    def problem(self) -> str:
+        """Why a broker cannot have assigned these, empty if they are valid."""
+        if self.is_valid:
+            return ""
+        found = f"producer id {self.producer_id} and epoch {self.epoch}"
+        return f"the response has {found}: expected numbers from 0 on"
 
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)

@@ -48,6 +48,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TopicAuthorizationException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
@@ -129,6 +130,7 @@ class Cluster:
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
         self.words: str | None = None
+        self.assigned = ProducerIdAndEpoch(9, 5)
         self.log = b""
         self.log_start = 0
         self.log_end = 0
@@ -255,7 +257,12 @@ def _described(
 
 
 def _initialized(cluster: Cluster, message: InitProducerIdRequest) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=cluster.code(message), producer_id=9, producer_epoch=5)
+    producer = cluster.assigned
+    return InitProducerIdResponse(
+        error_code=cluster.code(message),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
 
 
 def _ended(cluster: Cluster, message: EndTxnRequest) -> EndTxnResponse:
@@ -440,6 +447,17 @@ def test_an_error_code_is_passed_on_as_it_came(
     (ended, described) = replies_to(client, [other, DescribeProducers(LOG)])
     assert (type(ended), ended.error) == (Ended, 53)
     assert (type(described), described.error) == (ProducersDescribed, 29)
+
+
+def test_a_producer_id_that_no_coordinator_assigns_is_no_reply(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for producer in (ProducerIdAndEpoch(-1, -1), ProducerIdAndEpoch(9, -1)):
+        cluster.assigned = producer
+        (reply,) = replies_to(client, [InitProducerId(OWNER, 60_000)])
+        assert isinstance(reply, Unanswered)
+        assert error_code(reply.error).retriable
+        assert f"producer id {producer.producer_id} and epoch -1: expected" in reply.reason
 
 
 def test_the_words_of_a_broker_are_one_line_that_is_cut(
