@@ -15,7 +15,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, SupportsIndex, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    NamedTuple,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+)
 
 from spark_kafka_sink.errors import (
     DataException,
@@ -133,6 +142,28 @@ class Node:
     def __str__(self) -> str:
         name = "bootstrap" if self.id < 0 else f"node {self.id}"
         return f"{name} ({self.host}:{self.port})"
+
+
+class _ListedBroker(Protocol):
+    """A broker in a response."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def nodes_of(brokers: Iterable[_ListedBroker]) -> dict[int, Node]:
+    """Return the brokers that a response lists, by node id.
+
+    Brokers with a negative id are ignored. Only bootstrap addresses have negative ids, and such a
+    broker would replace a bootstrap address for ever.
+    """
+    return {
+        each.node_id: Node(id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+        for each in brokers
+        if each.node_id >= 0
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,10 +192,10 @@ def denied_name(request: TransactionalRequest, answer: Answer, transactional_id:
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
     """Return the error code and the coordinator of a response of any version.
 
-    If a response has neither a coordinator nor an error, the coordinator is not available.
+    If a response has neither a valid coordinator nor an error, the coordinator is not available.
     """
     named = response.coordinators[0] if response.coordinators else response
-    if not named.host:
+    if not named.host or named.node_id < 0:
         code = named.error_code or codes.COORDINATOR_NOT_AVAILABLE
         return code, Node(id=-1, host="", port=-1)
     return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

@@ -6,7 +6,7 @@ Time passes only in waits, and a network of the test answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
@@ -48,6 +48,7 @@ class Network:
         self._clock = clock
         self._answer_s = answer_s
         self._creation_error = creation_error
+        self.broker_ids = [1]
         self.asked: list[Request] = []
 
     def send(self, node_id: int | None, message: Request, *, min_version: int = 0) -> RequestFuture:
@@ -55,7 +56,7 @@ class Network:
         request = ClientRequest(node_id=node_id, message=message, min_version=min_version)
         future = RequestFuture(request, float("inf"))
         self.asked.append(message)
-        answer = _answer(message, self._creation_error)
+        answer = _answer(message, self._creation_error, self.broker_ids)
         self._clock.after(self._answer_s, lambda: future.complete(answer))
         return future
 
@@ -79,7 +80,7 @@ class Network:
         """Do nothing."""
 
 
-def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> Response:
+def _answer(message: Request, creation_error: int, broker_ids: Iterable[int]) -> Response:
     """Know no topic, make none, and be no controller."""
     if isinstance(message, DescribeDelegationTokenRequest):
         return DescribeDelegationTokenResponse(error_code=41, tokens=[], throttle_time_ms=0)
@@ -90,8 +91,8 @@ def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> 
     unknown = MetadataResponseTopic(
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
     )
-    broker = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=1)
-    return MetadataResponse(brokers=[broker], topics=[unknown])
+    brokers = [MetadataResponseBroker(node_id=n, host="127.0.0.1", port=1) for n in broker_ids]
+    return MetadataResponse(brokers=brokers, topics=[unknown])
 
 
 @pytest.fixture
@@ -141,6 +142,16 @@ def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
     monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: network)
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
     return KafkaAdmin(config)
+
+
+def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(clock, 0.0)
+    network.broker_ids = [-1, 1]
+    with admin_of(network, monkeypatch) as asked:
+        assert asked.existing_topics([TOPIC]) == {}
+    assert [node.id for node in asked.brokers] == [1]
 
 
 @pytest.mark.parametrize(

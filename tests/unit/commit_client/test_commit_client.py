@@ -815,6 +815,18 @@ def test_a_cluster_that_lists_no_brokers_is_asked_again_until_the_deadline(
     assert isinstance(replies_to(client, [ListTransactions("pykafka/")])[0], Listed)
 
 
+def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.brokers = [-1, 1, 2]
+    assert isinstance(replies_to(client, [ListTransactions("pykafka/")])[0], Listed)
+    assert sorted(node.id for node in client.brokers()) == [1, 2]
+    cluster.coordinator = -1
+    (found,) = replies_to(client, [DESCRIBE])
+    assert found.error == codes.COORDINATOR_NOT_AVAILABLE
+    assert cluster.asked(DescribeTransactionsRequest) == []
+
+
 def test_a_login_that_is_refused_is_raised(cluster: Cluster, client: CommitClient) -> None:
     refused = SaslAuthenticationException("no")
 

@@ -38,6 +38,7 @@ from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnResponse,
+    Coordinator,
     FindCoordinatorResponse,
     TxnOffsetCommitResponse,
 )
@@ -112,6 +113,20 @@ def test_a_producer_id_that_is_not_granted_may_be_asked_for_again() -> None:
     result.is_acknowledged = True
     assert transactions.finish(transactions.manager.initialize()) == [Call.INIT_PRODUCER_ID]
     assert transactions.state is S.READY
+
+
+def test_a_coordinator_with_the_id_of_a_bootstrap_address_is_not_available() -> None:
+    transactions = PureTransactions()
+    result = transactions.manager.initialize()
+    request = transactions.take_until(Call.FIND_COORDINATOR)
+    invalid = Coordinator(key="tid", node_id=-1, host="h", port=1, error_code=0)
+    answer = FindCoordinatorResponse(coordinators=[invalid])
+    transactions.manager.answered(request, answer, COORDINATOR, transactions.now)
+    assert transactions.manager.queue.coordinators.nodes == {}
+    assert not result.is_done
+    assert "COORDINATOR_NOT_AVAILABLE" in str(request.last_error)
+    transactions.now = 60.0
+    assert Call.FIND_COORDINATOR in transactions.finish(result)
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-1, 0), (7, -1)])
