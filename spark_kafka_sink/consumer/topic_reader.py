@@ -329,6 +329,9 @@ class TopicReader:
         """Wait for network events, at most until `until`, and request metadata when it is due."""
         self._check_open()
         now = self._clock()
+        if self._metadata_future is None and self._metadata.is_in_flight:
+            # An interrupt came while the request was being sent, or its response processed.
+            self._metadata.failed(now)
         request = self._metadata.request(now)
         if request is not None:
             self._metadata_future = self._client.send(None, request)

@@ -249,6 +249,11 @@ class ClusterMetadata:
         self._needs_update = True
         return self._requests
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a request has no response yet."""
+        return self._in_flight is not None
+
     # -- metadata from responses ------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
