@@ -83,6 +83,9 @@ class TopicReader:
     IllegalStateException while a call of another thread is running. Getting the next batch from the
     iterator of `read` is such a call. In a forked child, every call raises IllegalStateException,
     except `close`, which does nothing there.
+
+    After KeyboardInterrupt in a call, the reader can be used again. The iterator whose batch was
+    requested has ended then; other iterators continue, over new connections.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
