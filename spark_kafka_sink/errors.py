@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Self
 from spark_kafka_sink import error_codes
 
 _MOST_LISTED: Final = 10
+_LONGEST_MESSAGE: Final = 1000
 
 
 def listed(names: Iterable[str]) -> str:
@@ -35,6 +36,12 @@ def listed(names: Iterable[str]) -> str:
     every = list(names)
     more = len(every) - _MOST_LISTED
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def one_line(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+    """Return a peer's text for error messages, as one line of at most `longest` characters."""
+    line = "".join(each if each.isprintable() else " " for each in text[:longest])
+    return line + ("…" if len(text) > longest else "")
 
 
 # Returns the name of an option to show in error messages, for example with the prefix of a Spark

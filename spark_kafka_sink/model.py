@@ -15,7 +15,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, SupportsIndex, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    NamedTuple,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+)
 
 from spark_kafka_sink.errors import (
     DataException,
@@ -135,6 +144,28 @@ class Node:
         return f"{name} ({self.host}:{self.port})"
 
 
+class _ListedBroker(Protocol):
+    """A broker in a response."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def nodes_of(brokers: Iterable[_ListedBroker]) -> dict[int, Node]:
+    """Return the brokers that a response lists, by node id.
+
+    Brokers with a negative id are ignored. Only bootstrap addresses have negative ids, and such a
+    broker would replace a bootstrap address for ever.
+    """
+    return {
+        each.node_id: Node(id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+        for each in brokers
+        if each.node_id >= 0
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
     """A producer id and its epoch. A producer that is not idempotent uses ``NO_PRODUCER_ID``."""
@@ -144,8 +175,16 @@ class ProducerIdAndEpoch:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a broker assigned this producer id. Brokers never assign a negative id."""
-        return self.producer_id >= 0
+        """Whether a broker assigned these. Brokers assign no negative id and no negative epoch."""
+        return self.producer_id >= 0 and self.epoch >= 0
+
+    @property
+    def problem(self) -> str:
+        """Why a broker cannot have assigned these, empty if they are valid."""
+        if self.is_valid:
+            return ""
+        found = f"producer id {self.producer_id} and epoch {self.epoch}"
+        return f"the response has {found}: expected numbers from 0 on"
 
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)

@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     error_code,
 )
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import Node, nodes_of
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.messages import (
@@ -96,10 +96,9 @@ class AdminRequests:
     def _topics_of(self, answered: RequestFuture) -> list[MetadataResponseTopic] | None:
         response = answered.response
         # A broker that is starting lists no brokers yet.
-        if not isinstance(response, MetadataResponse) or not response.brokers:
+        if not isinstance(response, MetadataResponse) or not (nodes := nodes_of(response.brokers)):
             return None
         self._check_feature_level(answered.node_id)
-        nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
         self._nodes.update(nodes)
         self.brokers = tuple(nodes.values())

@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     api_exception,
     error_code,
+    one_line,
     topic_refusal,
 )
 from spark_kafka_sink.wire.admin_messages import (
@@ -229,5 +230,5 @@ def _creation_error(result: CreatableTopicResult, acls: Acls) -> ApiException:
 def _reason(result: CreatableTopicResult) -> str:
     row = error_code(result.error_code)
     return f"{row.name} ({row.code})" + (
-        f", {result.error_message}" if result.error_message else ""
+        f", {one_line(result.error_message)}" if result.error_message else ""
     )

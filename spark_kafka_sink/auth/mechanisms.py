@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from spark_kafka_sink.config import reference_hint
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, one_line
 from spark_kafka_sink.logs import shown_value
 
 PLAIN: Final = "PLAIN"
@@ -120,5 +120,4 @@ def printable(text: str, secrets: Iterable[str] = ()) -> str:
         is_word = len(each) <= _LONGEST_WORD
         found = re.escape(each)
         text = re.sub(rf"(?<!\w){found}(?!\w)" if is_word else found, "***", text)
-    line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
-    return line + ("…" if len(text) > _MAX_SHOWN else "")
+    return one_line(text, _MAX_SHOWN)

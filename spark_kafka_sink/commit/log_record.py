@@ -372,19 +372,20 @@ class LogEntry(NamedTuple):
 
     marker: COMMIT or ABORT for a control batch. It is None for a data batch, and for a control
     batch whose record was removed by compaction. base_offset: the offset of the first record.
-    records: empty for a batch outside a transaction, which is never decoded.
+    records: empty for a batch outside a transaction, which is never decoded. The records of other
+    batches are decoded while `LogReader.read` iterates over them.
     """
 
     producer_id: int
     is_transactional: bool = False
     is_control: bool = False
     marker: Marker | None = None
-    records: tuple[DefaultRecord, ...] = ()
+    records: Iterable[DefaultRecord] = ()
     base_offset: int = -1
 
     @classmethod
     def of(cls, batch: DefaultBatch) -> LogEntry:
-        """Return the entry of a batch. Raise CorruptRecordException if the batch is corrupt.
+        """Return the entry of a batch. Raise CorruptRecordException if it cannot be decompressed.
 
         A batch in a transaction that cannot be read is never ignored: it may have the newest record
         of an owner. The sink's own records are far smaller than the largest batch that is read.
@@ -394,7 +395,7 @@ class LogEntry(NamedTuple):
             return cls(header.producer_id, base_offset=header.base_offset)
         if header.is_control:
             return cls(header.producer_id, is_control=True, marker=batch.marker())
-        return cls(header.producer_id, header.is_transactional, records=tuple(batch.records()))
+        return cls(header.producer_id, header.is_transactional, records=batch.records())
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +433,10 @@ class LogReader:
         self._outside = (-1, 0)
 
     def read(self, entries: Iterable[LogEntry]) -> None:
-        """Process the next entries of the log."""
+        """Process the next entries of the log. Raise CorruptRecordException if one is invalid.
+
+        The entries may be processed again after an exception.
+        """
         for entry in entries:
             if entry.is_control:
                 self._end(self._pending.pop(entry.producer_id, {}), entry.marker)

@@ -19,7 +19,7 @@ from spark_kafka_sink.commit_client.generators import (
     refused,
 )
 from spark_kafka_sink.errors import AuthenticationException, error_code
-from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.model import Node, TopicPartition, nodes_of
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
@@ -122,12 +122,11 @@ class Brokers:
             allow_auto_topic_creation=False,
         )
         response = yield from self.ask(None, request, MetadataResponse)
-        if not response.brokers:
+        nodes = nodes_of(response.brokers)
+        if not nodes:
             reason = "Metadata lists no brokers: the broker that was asked is still starting"
             raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
-        self._nodes = {
-            b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers
-        }
+        self._nodes = nodes
         self._client.set_nodes(self._nodes)
         return response
 
@@ -143,7 +142,7 @@ class Brokers:
         response = yield from self.ask(None, request, FindCoordinatorResponse)
         found = response.coordinators[0] if response.coordinators else response
         code = found.error_code
-        if code == codes.NONE and not found.host:
+        if code == codes.NONE and not (found.host and found.node_id >= 0):
             code = codes.COORDINATOR_NOT_AVAILABLE
         if code != codes.NONE:
             what = f"the look-up of the coordinator of {transactional_id}"

@@ -24,6 +24,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit_client.brokers import Brokers
 from spark_kafka_sink.commit_client.generators import Steps, left_out, reason_of, refused
 from spark_kafka_sink.commit_client.leader_requests import Partitions, batches_of
+from spark_kafka_sink.errors import one_line
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import batch_header
 from spark_kafka_sink.records.default_record import one_record
@@ -98,11 +99,12 @@ class CommitLog:
         for topic in response.responses:
             for each in topic.partition_responses:
                 reason = reason_of(each.error_code, f"Produce to {self._log}", node_id)
+                said = one_line(each.error_message) if each.error_message else ""
                 return Written(
                     each.base_offset,
                     each.log_append_time_ms != -1,
                     each.error_code,
-                    "; ".join(filter(None, (reason, each.error_message))),
+                    "; ".join(filter(None, (reason, said))),
                 )
         raise left_out("Produce", node_id)
 

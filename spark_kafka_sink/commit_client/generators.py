@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import error_code
+from spark_kafka_sink.errors import error_code, one_line
 from spark_kafka_sink.network.request_client import RequestFuture
 
 _LOOK_UP_WAIT_S: Final = 0.05
@@ -91,7 +91,7 @@ def refused(code: int, what: str, message: str | None = None) -> NoReplyError:
     what: the request that failed, for the message. message: the broker's own message, if any.
     """
     row = error_code(code)
-    reason = f"{what}: {row.name} ({code})" + (f", {message}" if message else "")
+    reason = f"{what}: {row.name} ({code})" + (f", {one_line(message)}" if message else "")
     return NoReplyError(code, reason, is_unanswered=False)
 
 

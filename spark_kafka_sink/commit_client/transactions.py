@@ -22,7 +22,13 @@ from spark_kafka_sink.commit.questions import (
     Reply,
 )
 from spark_kafka_sink.commit_client.brokers import Brokers
-from spark_kafka_sink.commit_client.generators import Steps, left_out, reason_of, refused
+from spark_kafka_sink.commit_client.generators import (
+    NoReplyError,
+    Steps,
+    left_out,
+    reason_of,
+    refused,
+)
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.wire.describe_messages import (
     DescribeTransactionsRequest,
@@ -90,7 +96,10 @@ class Transactions:
         raise left_out("DescribeTransactions", node_id)
 
     def init_producer_id(self, ask: InitProducerId) -> Steps[Reply]:
-        """Return the next producer id and epoch of a transactional id."""
+        """Return the next producer id and epoch of a transactional id.
+
+        Raise NoReplyError if the response has neither an error nor a valid id.
+        """
         node_id, response = yield from self._brokers.ask_coordinator(
             ask.transactional_id,
             InitProducerIdRequest(
@@ -98,8 +107,12 @@ class Transactions:
             ),
             InitProducerIdResponse,
         )
+        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        if response.error_code == codes.NONE and producer.problem:
+            reason = f"InitProducerId at node {node_id}: {producer.problem}"
+            raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
         return Initialized(
-            ProducerIdAndEpoch(response.producer_id, response.producer_epoch),
+            producer,
             response.error_code,
             reason_of(response.error_code, "InitProducerId", node_id),
         )

@@ -2,8 +2,9 @@
 
 It has no sockets and no clock. It returns Fetch requests by node and processes the responses. If a
 partition cannot be read now, because its leader has moved or is unknown, it waits retry.backoff.ms,
-and longer after every further failure. The other partitions continue. Errors that are not retriable
-are raised.
+and longer after every further failure. The other partitions continue. A response that moves no
+partition forward is repeated after the same back-off, unless the broker has waited
+fetch.max.wait.ms for records. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -220,12 +221,16 @@ class PartitionReading:
 
 @dataclass(slots=True)
 class Fetch:
-    """A Fetch request to one node, its partitions, and the topic id in the request."""
+    """A Fetch request to one node.
+
+    partitions: the partitions in it. topic_id: the topic id in it. made_at: when it was made.
+    """
 
     node_id: int
     message: FetchRequest
     partitions: list[PartitionReading]
     topic_id: UUID
+    made_at: float
 
 
 @dataclass(slots=True)
@@ -297,9 +302,9 @@ class Reading:
             elif leader.id not in self._busy:
                 by_node.setdefault(leader.id, []).append(partition)
         self._busy |= by_node.keys()
-        return [self._fetch(node_id, partitions) for node_id, partitions in by_node.items()]
+        return [self._fetch(node_id, partitions, now) for node_id, partitions in by_node.items()]
 
-    def _fetch(self, node_id: int, partitions: list[PartitionReading]) -> Fetch:
+    def _fetch(self, node_id: int, partitions: list[PartitionReading], now: float) -> Fetch:
         known = self._metadata.topic(self._topic)
         epochs = [] if known is None else known.leader_epochs
         topic_id = self._metadata.topic_id(self._topic)
@@ -321,7 +326,7 @@ class Reading:
             isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
             topics=[FetchTopic(topic=self._topic, topic_id=topic_id, partitions=asked)],
         )
-        return Fetch(node_id, message, partitions, topic_id)
+        return Fetch(node_id, message, partitions, topic_id, now)
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
         """Process the failure of a Fetch request. Raise errors that are not retriable."""
@@ -339,6 +344,7 @@ class Reading:
                 self._handle_error(partition, fetch.node_id, response.error_code, now)
             return FetchOutcome()
         outcome = FetchOutcome()
+        without_error = []
         answers = {
             data.partition_index: data for topic in response.responses for data in topic.partitions
         }
@@ -349,7 +355,16 @@ class Reading:
             elif data.error_code != codes.NONE:
                 self._handle_error(partition, fetch.node_id, data.error_code, now)
             else:
+                without_error.append(partition)
                 self._read(partition, data, outcome)
+        # A broker may leave the records of some partitions out, because others fill the response.
+        if outcome.progress or now - fetch.made_at >= self._limits.max_wait_ms / 1000:
+            for partition in without_error:
+                partition.attempts = 0
+        if not outcome.progress:
+            for partition in without_error:
+                partition.last_error = f"node {fetch.node_id} returned no records"
+                self._back_off(partition, fetch.made_at)
         return outcome
 
     def _completed(self, fetch: Fetch) -> None:
@@ -363,7 +378,6 @@ class Reading:
         start = partition.position
         with _with_position(partition.topic_partition, start):
             position = next_offset(data, start, partition.end)
-        partition.attempts = 0
         if position > start:
             partition.position = position
             partition.last_error = ""
@@ -399,7 +413,10 @@ class Reading:
     def _wait(self, partition: PartitionReading, reason: str, now: float) -> None:
         self._metadata.request_update()
         partition.last_error = reason
-        partition.retry_at = now + self._retry_backoff.delay_s(partition.attempts, self._random)
+        self._back_off(partition, now)
+
+    def _back_off(self, partition: PartitionReading, since: float) -> None:
+        partition.retry_at = since + self._retry_backoff.delay_s(partition.attempts, self._random)
         partition.attempts += 1
 
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:

@@ -83,6 +83,9 @@ class TopicReader:
     IllegalStateException while a call of another thread is running. Getting the next batch from the
     iterator of `read` is such a call. In a forked child, every call raises IllegalStateException,
     except `close`, which does nothing there.
+
+    After KeyboardInterrupt in a call, the reader can be used again. The iterator whose batch was
+    requested has ended then; other iterators continue, over new connections.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -329,6 +332,9 @@ class TopicReader:
         """Wait for network events, at most until `until`, and request metadata when it is due."""
         self._check_open()
         now = self._clock()
+        if self._metadata_future is None and self._metadata.is_in_flight:
+            # An interrupt came while the request was being sent, or its response processed.
+            self._metadata.failed(now)
         request = self._metadata.request(now)
         if request is not None:
             self._metadata_future = self._client.send(None, request)

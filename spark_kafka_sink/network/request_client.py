@@ -5,6 +5,11 @@ its node is ready. The future is done when the response arrives, when the connec
 request.timeout.ms passes before the request was sent. The caller checks its futures after each
 `poll`. There are no callbacks, and a single thread uses the client: `OneCaller` rejects calls of a
 second thread to the object that owns the client, as Java's KafkaConsumer does.
+
+This thread may be the main thread, in which Ctrl-C raises KeyboardInterrupt at any point: bytes
+that were received are then lost, and so is what was sent. After a call that did not end, the next
+call therefore closes every connection, fails the requests without a response, and begins with new
+connections.
 """
 
 from __future__ import annotations
@@ -87,18 +92,32 @@ class RequestFuture:
 
 
 class ConsumerNetworkClient:
-    """Queues of unsent requests by node id. Times are seconds of `clock`."""
+    """Queues of unsent requests by node id. Times are seconds of `clock`.
+
+    connect: returns a network client. It is called again after an interrupted call.
+    """
 
     def __init__(
-        self, client: NetworkClient, clock: Callable[[], float], request_timeout_s: float
+        self,
+        connect: Callable[[], NetworkClient],
+        clock: Callable[[], float],
+        request_timeout_s: float,
     ) -> None:
-        self._client = client
+        self._connect = connect
+        self._client = connect()
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._unsent: dict[int, deque[RequestFuture]] = {}
         self._ready: set[int] = set()
         self._versions: dict[int, NodeApiVersions] = {}
         self._throttled_until: dict[int, float] = {}
+        self._nodes: Mapping[int, Node] = {}
+        self._initial_nodes: tuple[Node, ...] = ()
+        # The requests without a response; some of them may be done.
+        self._open: list[RequestFuture] = []
+        self._is_interrupted = False
+        # Whether requests have failed since the last poll, so that the next one must not wait.
+        self._has_failed = False
 
     @classmethod
     def of(
@@ -110,30 +129,39 @@ class ConsumerNetworkClient:
         identity: str = "",
     ) -> Self:
         """Return a client with its own network client. identity: as in `Security`."""
-        security = Security.of(config, identity=identity)
-        selector_class = Selector if security is None else security.selector_class
-        client = NetworkClient(
-            selector_class(
-                send_buffer_bytes=config.send_buffer_bytes,
-                receive_buffer_bytes=config.receive_buffer_bytes,
-            ),
-            NetworkConfig.of(config, config.client_id),
-            config.bootstrap_nodes,
-            clock,
-            random,
-            security=security,
-        )
-        return cls(client, clock, config.request_timeout_ms / 1000)
+
+        def connect() -> NetworkClient:
+            security = Security.of(config, identity=identity)
+            selector_class = Selector if security is None else security.selector_class
+            return NetworkClient(
+                selector_class(
+                    send_buffer_bytes=config.send_buffer_bytes,
+                    receive_buffer_bytes=config.receive_buffer_bytes,
+                ),
+                NetworkConfig.of(config, config.client_id),
+                config.bootstrap_nodes,
+                clock,
+                random,
+                security=security,
+            )
+
+        return cls(connect, clock, config.request_timeout_ms / 1000)
 
     def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster (see `NetworkClient`)."""
-        self._client.set_initial_nodes(brokers)
+        self._begin()
+        self._initial_nodes = tuple(brokers)
+        self._client.set_initial_nodes(self._initial_nodes)
+        self._is_interrupted = False
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Replace the known brokers by those in the cluster's metadata."""
+        self._begin()
+        self._nodes, self._initial_nodes = nodes, ()
         self._client.set_nodes(nodes)
         for node_id in self._unsent.keys() - nodes.keys():
             self._fail_unsent(node_id, "the cluster no longer lists this broker")
+        self._is_interrupted = False
 
     def send(
         self,
@@ -143,16 +171,19 @@ class ConsumerNetworkClient:
         min_version: int = 0,
     ) -> RequestFuture:
         """Send a request as soon as its node is ready. node_id: None if any node may answer."""
+        self._begin()
         request = ClientRequest(
             node_id=node_id, message=message, max_version=max_version, min_version=min_version
         )
         future = RequestFuture(request, self._clock() + self._request_timeout_s)
         request.context = future
+        self._open.append(future)
         if node_id is None:
             self._client.send(request)
         else:
             self._unsent.setdefault(node_id, deque()).append(future)
             self._try_send(self._clock())
+        self._is_interrupted = False
         return future
 
     def versions(self, node_id: int) -> NodeApiVersions:
@@ -161,14 +192,41 @@ class ConsumerNetworkClient:
 
     def poll(self, timeout_s: float) -> None:
         """Send queued requests, and wait at most `timeout_s` seconds for an event."""
+        self._begin()
         now = self._clock()
         self._try_send(now)
         self._client.connect(set(self._unsent))
-        for event in self._client.poll(max(0.0, min(timeout_s, self._next_due() - now))):
+        wait = 0.0 if self._has_failed else max(0.0, min(timeout_s, self._next_due() - now))
+        for event in self._client.poll(wait):
             self._handle(event)
         now = self._clock()
         self._expire(now)
         self._try_send(now)
+        self._open = [future for future in self._open if not future.is_done]
+        self._is_interrupted = self._has_failed = False
+
+    def _begin(self) -> None:
+        """Begin a call, which counts as interrupted until it ends.
+
+        If the last call was interrupted, replace the network client. This may be interrupted, too:
+        then the next call repeats it.
+        """
+        if self._is_interrupted:
+            self._client.close()
+            self._ready.clear()
+            self._unsent.clear()
+            self._has_failed = True
+            for future in self._open:
+                if not future.is_done:
+                    reason = "its connection was closed, because a call was interrupted"
+                    node_id = future.request.node_id
+                    future.fail(error_codes.NETWORK_EXCEPTION, reason, node_id)
+            self._client = self._connect()
+            if self._nodes:
+                self._client.set_nodes(self._nodes)
+            else:
+                self._client.set_initial_nodes(self._initial_nodes)
+        self._is_interrupted = True
 
     def last_errors(self) -> str:
         """Return a description of the nodes with errors."""

@@ -217,7 +217,9 @@ class Selector:
         """Close a channel without an event."""
         channel = self._channels.pop(channel_id, None)
         if channel is not None:
-            self._selector.unregister(channel.socket)
+            # KeyError: an interrupt came before the socket was registered.
+            with suppress(KeyError):
+                self._selector.unregister(channel.socket)
             channel.socket.close()
 
     def close_all(self) -> None:

@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
     error_code,
+    one_line,
     words_of_refusal,
 )
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -61,12 +62,12 @@ def abortable(error: KafkaException) -> KafkaException:
 
 def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
     """Return the broker's message, and the first record that it rejected."""
-    said = [answer.error_message] if answer.error_message else []
+    said = [one_line(answer.error_message)] if answer.error_message else []
     if answer.record_errors:
         first = answer.record_errors[0]
         text = f"record {first.batch_index} of the batch"
         if first.batch_index_error_message:
-            text += f": {first.batch_index_error_message}"
+            text += f": {one_line(first.batch_index_error_message)}"
         said.append(text)
     if answer.error_code == codes.INVALID_TIMESTAMP and batch.state is BatchState.IN_FLIGHT:
         earliest, latest = batch.timestamp_range()
@@ -86,11 +87,13 @@ def record_errors(
     numbers = range(batch.record_count)
     refused = [record for record in answer.record_errors if record.batch_index in numbers]
     kind = type(error) if len(refused) == 1 else InvalidRecordException
+    # The text is shared by the records that have no message of their own.
+    shared = _refusal(answer.error_message) if answer.error_message else str(error)
     found: dict[int, KafkaException] = {}
     for record in refused:
-        said = record.batch_index_error_message or answer.error_message
+        own = record.batch_index_error_message
         found[record.batch_index] = kind(
-            f"the broker refused the record: {said}" if said else str(error),
+            _refusal(own) if own else shared,
             topic=error.topic,
             partition=error.partition,
             node_id=error.node_id,
@@ -98,6 +101,10 @@ def record_errors(
             attempts=error.attempts,
         )
     return found
+
+
+def _refusal(said: str) -> str:
+    return f"the broker refused the record: {one_line(said)}"
 
 
 def error_of_attempt(

@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import (
     topic_advice,
     topic_refusal,
 )
-from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.model import Node, TopicPartition, nodes_of
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
     MetadataRequest,
@@ -249,6 +249,11 @@ class ClusterMetadata:
         self._needs_update = True
         return self._requests
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a request has no response yet."""
+        return self._in_flight is not None
+
     # -- metadata from responses ------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
@@ -393,14 +398,12 @@ class ClusterMetadata:
             if self._rebootstrap_after_s is not None:
                 self._rebootstrap(now)
             return
-        if not response.brokers:
+        nodes = nodes_of(response.brokers)
+        if not nodes:
             self.failed(now)
             return
         asked, self._in_flight = self._in_flight, None
-        self.nodes = {
-            b.node_id: Node(id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-            for b in response.brokers
-        }
+        self.nodes = nodes
         self._same_answers += 1
         for topic in response.topics:
             if asked is None or topic.name in asked.topics:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException
-from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.model import TopicPartition, nodes_of
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.feature_level import (
     FIRST_WITH_BATCHES,
@@ -195,9 +195,7 @@ class ProduceRequests:
                     leaders[TopicPartition(name, answer.index)] = answer.current_leader
         if not leaders:
             return False
-        endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)
-                     for e in response.node_endpoints]  # fmt: skip
-        return self._metadata.update_leaders(leaders, endpoints)
+        return self._metadata.update_leaders(leaders, nodes_of(response.node_endpoints).values())
 
 
 def records_for(version: int, batch: ProducerBatch) -> Records:

@@ -275,13 +275,20 @@ class ProducerIdRequests:
     def answered(
         self, response: InitProducerIdResponse, node_id: int, now: float
     ) -> ApiException | None:
-        """Store the producer id from a response. Return the error if it is not retriable."""
+        """Store the producer id from a response. Return the error if it is not retriable.
+
+        If the response has neither an error nor a valid id, the request is repeated later.
+        """
         if response.error_code != codes.NONE:
             return self.failed(response.error_code, "", node_id, now)
+        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         self._in_progress = False
+        if producer.problem:
+            self._retry(codes.UNKNOWN_SERVER_ERROR, producer.problem, node_id, now)
+            return None
         self._attempts = 0
         self.last_error = None
-        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        self._sequences.adopt(producer)
         return None
 
     def failed(
@@ -290,11 +297,14 @@ class ProducerIdRequests:
         """Repeat the request later if the error is retriable. Return the error otherwise."""
         self._in_progress = False
         if error_code(code).retriable:
-            self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
-            self._attempts += 1
-            self.last_error = _error_of_attempt(code, reason, node_id)
+            self._retry(code, reason, node_id, now)
             return None
         return no_producer_id(code, reason, node_id, self._acls.hint(code, None))
+
+    def _retry(self, code: int, reason: str, node_id: int | None, now: float) -> None:
+        self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
+        self._attempts += 1
+        self.last_error = _error_of_attempt(code, reason, node_id)
 
 
 def _error_of_attempt(code: int, reason: str, node_id: int | None) -> ApiException:

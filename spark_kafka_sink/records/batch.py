@@ -33,6 +33,8 @@ Buffer = bytes | bytearray | memoryview
 RECORD_BATCH_OVERHEAD: Final = 61
 NO_SEQUENCE: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
+# A control batch has one record, of a few bytes. Brokers do not compress it.
+MAX_CONTROL_BYTES: Final = 64 * 1024
 
 _MAGIC: Final = 2
 _NO_LEADER_EPOCH: Final = -1

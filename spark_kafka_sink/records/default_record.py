@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from spark_kafka_sink.errors import corrupt
 from spark_kafka_sink.records.batch import (
+    MAX_CONTROL_BYTES,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     BatchInfo,
@@ -45,29 +46,35 @@ class DefaultRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DefaultBatch:
-    """A batch that was read from a log. Its records are decoded when `records` is called."""
+    """A batch that was read from a log. Its records are decompressed by `records`."""
 
     header: BatchHeader
     data: memoryview
 
-    def records(self) -> list[DefaultRecord]:
-        """Return the records, an empty list if compaction has removed all of them.
+    def records(self) -> Iterator[DefaultRecord]:
+        """Return an iterator over the records; compaction may have removed all of them.
 
-        Raise CorruptRecordException if they are invalid.
+        The iterator decodes one record at a time, because objects take far more memory than small
+        records. Raise CorruptRecordException if the batch cannot be decompressed. The iterator
+        raises it at the first invalid record, and at the end if the header has another count.
         """
+        return self._records(_MAX_UNPACKED_BYTES)
+
+    def _records(self, limit_bytes: int) -> Iterator[DefaultRecord]:
         if not self.header.record_count:
-            return []
+            return iter(())
         packed = self.data[RECORD_BATCH_OVERHEAD:]
-        section = decompress(self.header.codec_id, packed, _MAX_UNPACKED_BYTES)
-        return list(_read_records(memoryview(section), self.header))
+        section = decompress(self.header.codec_id, packed, limit_bytes)
+        return _read_records(memoryview(section), self.header)
 
     def marker(self) -> Marker | None:
         """Return the transaction marker of a control batch, None if it has no marker.
 
-        Raise CorruptRecordException if the records are invalid.
+        Only the first record is decoded, because a control batch has no others. Raise
+        CorruptRecordException if the record is invalid or too large.
         """
-        records = self.records()
-        return marker(records[0].key) if records else None
+        first = next(self._records(MAX_CONTROL_BYTES), None)
+        return None if first is None else marker(first.key)
 
 
 def one_record(key: bytes, value: bytes, timestamp_ms: int) -> tuple[bytes, BatchInfo]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from spark_kafka_sink.errors import corrupt
 from spark_kafka_sink.records.batch import (
+    MAX_CONTROL_BYTES,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
     Marker,
@@ -79,11 +80,12 @@ class LogBatch:
         """Whether this is the control batch with the abort marker of a transaction.
 
         A control batch may be empty, because compaction keeps the last batch of each producer
-        without its records (ControlRecordType).
+        without its records (ControlRecordType). Only the first record is decoded, because a control
+        batch has no others. Raise CorruptRecordException if the record is invalid or too large.
         """
         if not self.is_control:
             return False
-        keys = self.records().keys
+        keys = next(self._parts(MAX_CONTROL_BYTES, 1)).keys
         return bool(len(keys)) and marker(keys[0].as_py()) is Marker.ABORT
 
 

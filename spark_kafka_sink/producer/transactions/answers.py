@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
     error_code,
     listed,
 )
-from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
@@ -69,7 +69,8 @@ class Answer:
 
     partitions: empty if the code is not about partitions. is_unnamed: whether the partitions are
     missing in the response; is_partly_done: whether partitions are missing, and the response names
-    other partitions without an error.
+    other partitions without an error. problem: what is wrong with a response without an error code,
+    empty if nothing is.
     """
 
     call: Call
@@ -79,6 +80,7 @@ class Answer:
     node_id: int
     is_unnamed: bool = False
     is_partly_done: bool = False
+    problem: str = ""
 
     def error(self, hint: str | None = None) -> KafkaException:
         """Return the error for the caller that waits for the response.
@@ -92,7 +94,7 @@ class Answer:
             text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
             text += ", missing in the broker's response"
-        message = "; ".join(part for part in (text, advice(code), hint) if part)
+        message = "; ".join(part for part in (text, self.problem, advice(code), hint) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
         topic = self.partitions[0].topic if self.partitions else None
@@ -100,7 +102,21 @@ class Answer:
 
 
 def read_answer(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
-    """Return the most severe error code of a response, and what to do about it."""
+    """Return the most severe error code of a response, and what to do about it.
+
+    An InitProducerId that returns neither an error nor a valid id is repeated.
+    """
+    if isinstance(response, InitProducerIdResponse) and response.error_code == codes.NONE:
+        problem = ProducerIdAndEpoch(response.producer_id, response.producer_epoch).problem
+        if problem:
+            return Answer(
+                call=request.call,
+                code=codes.UNKNOWN_SERVER_ERROR,
+                action=Action.RETRY,
+                partitions=[],
+                node_id=node_id,
+                problem=problem,
+            )
     found = _codes_of(response)
     named = {partition for partitions in found.values() for partition in partitions}
     left_out = [partition for partition in _asked_for(request) if partition not in named]
@@ -176,10 +192,10 @@ def denied_name(request: TransactionalRequest, answer: Answer, transactional_id:
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
     """Return the error code and the coordinator of a response of any version.
 
-    If a response has neither a coordinator nor an error, the coordinator is not available.
+    If a response has neither a valid coordinator nor an error, the coordinator is not available.
     """
     named = response.coordinators[0] if response.coordinators else response
-    if not named.host:
+    if not named.host or named.node_id < 0:
         code = named.error_code or codes.COORDINATOR_NOT_AVAILABLE
         return code, Node(id=-1, host="", port=-1)
     return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

@@ -6,7 +6,7 @@ Time passes only in waits, and a network of the test answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
@@ -48,6 +48,7 @@ class Network:
         self._clock = clock
         self._answer_s = answer_s
         self._creation_error = creation_error
+        self.broker_ids = [1]
         self.asked: list[Request] = []
 
     def send(self, node_id: int | None, message: Request, *, min_version: int = 0) -> RequestFuture:
@@ -55,7 +56,7 @@ class Network:
         request = ClientRequest(node_id=node_id, message=message, min_version=min_version)
         future = RequestFuture(request, float("inf"))
         self.asked.append(message)
-        answer = _answer(message, self._creation_error)
+        answer = _answer(message, self._creation_error, self.broker_ids)
         self._clock.after(self._answer_s, lambda: future.complete(answer))
         return future
 
@@ -79,18 +80,19 @@ class Network:
         """Do nothing."""
 
 
-def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> Response:
+def _answer(message: Request, creation_error: int, broker_ids: Iterable[int]) -> Response:
     """Know no topic, make none, and be no controller."""
     if isinstance(message, DescribeDelegationTokenRequest):
         return DescribeDelegationTokenResponse(error_code=41, tokens=[], throttle_time_ms=0)
     if isinstance(message, CreateTopicsRequest):
-        error = CreatableTopicResult(name=TOPIC, error_code=creation_error)
+        words = "x" * 30_000
+        error = CreatableTopicResult(name=TOPIC, error_code=creation_error, error_message=words)
         return CreateTopicsResponse(topics=[error])
     unknown = MetadataResponseTopic(
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
     )
-    broker = MetadataResponseBroker(node_id=1, host="127.0.0.1", port=1)
-    return MetadataResponse(brokers=[broker], topics=[unknown])
+    brokers = [MetadataResponseBroker(node_id=n, host="127.0.0.1", port=1) for n in broker_ids]
+    return MetadataResponse(brokers=brokers, topics=[unknown])
 
 
 @pytest.fixture
@@ -142,6 +144,16 @@ def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
     return KafkaAdmin(config)
 
 
+def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(clock, 0.0)
+    network.broker_ids = [-1, 1]
+    with admin_of(network, monkeypatch) as asked:
+        assert asked.existing_topics([TOPIC]) == {}
+    assert [node.id for node in asked.brokers] == [1]
+
+
 @pytest.mark.parametrize(
     "code", [codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG]
 )
@@ -156,6 +168,7 @@ def test_what_is_said_against_settings_is_raised(
         "topics cannot be created with topic.partitions=7, topic.replication=2, "
         f"topic.config.a.b=c: {error_code(code).name} ({code})"
     )
+    assert f"{'x' * 1000}…" in str(refused.value), "a broker's words are cut"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.oracles.log_records import batch_of
+from support.oracles.record_batches import Producer, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.commit import log_record
 from spark_kafka_sink.commit.log_record import (
@@ -327,6 +330,16 @@ def compressed(producer: ProducerIdAndEpoch, *, transactional: bool) -> bytes:
     packed = gzip.compress(section, 1)
     info = info._replace(codec_id=1)
     return batch_header(info, [packed], producer, 0, transactional=transactional) + packed
+
+
+def test_the_records_of_a_batch_are_decoded_one_at_a_time() -> None:
+    rows = [Row(b"other", b"", (), 1)] * 50_000
+    producer = Producer(ProducerIdAndEpoch(4, 1), 0, transactional=True)
+    batches = read_batches(batch_of(rows, producer=producer))
+    reader = LogReader(KEY)
+    with traced_memory() as memory:
+        reader.read(LogEntry.of(batch) for batch in batches)
+    assert memory.peak_bytes < 100_000
 
 
 def test_a_batch_outside_a_transaction_is_ignored_however_large_its_records_are() -> None:

@@ -48,6 +48,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TopicAuthorizationException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
@@ -128,6 +129,8 @@ class Cluster:
         self.limits: list[tuple[int, int | None]] = []
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
+        self.words: str | None = None
+        self.assigned = ProducerIdAndEpoch(9, 5)
         self.log = b""
         self.log_start = 0
         self.log_end = 0
@@ -225,7 +228,14 @@ def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
 def _found(cluster: Cluster, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     node = cluster.coordinator
     code = cluster.code(message)
-    found = Coordinator(key=message.key, node_id=node, host="b", port=node, error_code=code)
+    found = Coordinator(
+        key=message.key,
+        node_id=node,
+        host="b",
+        port=node,
+        error_code=code,
+        error_message=cluster.words,
+    )
     return FindCoordinatorResponse(coordinators=[found])
 
 
@@ -247,7 +257,12 @@ def _described(
 
 
 def _initialized(cluster: Cluster, message: InitProducerIdRequest) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=cluster.code(message), producer_id=9, producer_epoch=5)
+    producer = cluster.assigned
+    return InitProducerIdResponse(
+        error_code=cluster.code(message),
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
 
 
 def _ended(cluster: Cluster, message: EndTxnRequest) -> EndTxnResponse:
@@ -297,7 +312,11 @@ def _producers(cluster: Cluster, message: DescribeProducersRequest) -> DescribeP
 
 def _produced(cluster: Cluster, message: ProduceRequest) -> ProduceResponse:
     answer = PartitionProduceResponse(
-        index=0, error_code=cluster.code(message), base_offset=3, log_append_time_ms=5
+        index=0,
+        error_code=cluster.code(message),
+        base_offset=3,
+        log_append_time_ms=5,
+        error_message=cluster.words,
     )
     of_topic = TopicProduceResponse(name="log", partition_responses=[answer])
     return ProduceResponse(responses=[of_topic])
@@ -428,6 +447,28 @@ def test_an_error_code_is_passed_on_as_it_came(
     (ended, described) = replies_to(client, [other, DescribeProducers(LOG)])
     assert (type(ended), ended.error) == (Ended, 53)
     assert (type(described), described.error) == (ProducersDescribed, 29)
+
+
+def test_a_producer_id_that_no_coordinator_assigns_is_no_reply(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for producer in (ProducerIdAndEpoch(-1, -1), ProducerIdAndEpoch(9, -1)):
+        cluster.assigned = producer
+        (reply,) = replies_to(client, [InitProducerId(OWNER, 60_000)])
+        assert isinstance(reply, Unanswered)
+        assert error_code(reply.error).retriable
+        assert f"producer id {producer.producer_id} and epoch -1: expected" in reply.reason
+
+
+def test_the_words_of_a_broker_are_one_line_that_is_cut(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.words = "one\n" + "x" * 30_000
+    cluster.codes = {FindCoordinatorRequest: [53], ProduceRequest: [29]}
+    (ended,) = replies_to(client, [END])
+    (written,) = replies_to(client, [WriteRecord(OWNER, PRODUCER, 0, RECORD, 1)])
+    for reply in (ended, written):
+        assert reply.reason.endswith(f"one {'x' * 996}…")
 
 
 def test_every_broker_lists_and_one_that_does_not_answer_spoils_the_list(
@@ -772,6 +813,18 @@ def test_a_cluster_that_lists_no_brokers_is_asked_again_until_the_deadline(
     assert "lists no brokers" in found.reason
     cluster.brokers = [1, 2]
     assert isinstance(replies_to(client, [ListTransactions("pykafka/")])[0], Listed)
+
+
+def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.brokers = [-1, 1, 2]
+    assert isinstance(replies_to(client, [ListTransactions("pykafka/")])[0], Listed)
+    assert sorted(node.id for node in client.brokers()) == [1, 2]
+    cluster.coordinator = -1
+    (found,) = replies_to(client, [DESCRIBE])
+    assert found.error == codes.COORDINATOR_NOT_AVAILABLE
+    assert cluster.asked(DescribeTransactionsRequest) == []
 
 
 def test_a_login_that_is_refused_is_raised(cluster: Cluster, client: CommitClient) -> None:

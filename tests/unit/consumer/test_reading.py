@@ -66,7 +66,7 @@ class World:
                 high_watermark=10,
                 aborted_transactions=None,
                 records=None
-                if code
+                if code or not records
                 else memoryview(
                     batch_of([Row(None, b"v", (), 1)] * records, first_offset=asked.fetch_offset)
                 ),
@@ -133,6 +133,60 @@ def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code
     (fetch,) = world.fetches().values()
     world.answer(fetch)
     assert world.reading.unfinished() == "t-0 at offset 5 of 10"
+
+
+def empty_waits(world: World, answered_after_s: float) -> list[float]:
+    """Answer six requests without records; return the times from one request to the next."""
+    waits = []
+    for _ in range(6):
+        made_at = world.now
+        (fetch,) = world.fetches().values()
+        world.now += answered_after_s
+        outcome = world.answer(fetch, records=0)
+        assert (outcome.records, outcome.progress) == ([], False)
+        due = world.reading.next_due_at(world.now)
+        if due != float("inf"):
+            assert world.fetches() == {}
+            world.now = due
+        waits.append(world.now - made_at)
+    return waits
+
+
+def test_answers_without_records_are_asked_again_more_slowly_each_time() -> None:
+    world = World([1])
+    waits = empty_waits(world, 0.001)
+    assert 0.07 < waits[0] < 0.13
+    assert waits[0] < waits[1] < waits[2] < waits[3]
+    assert 0.7 < waits[-1] < 1.3
+    assert world.reading.unfinished() == "t-0 at offset 0 of 10 (node 1 returned no records)"
+    (fetch,) = world.fetches().values()
+    assert world.answer(fetch).progress
+    assert len(world.fetches()) == 1, "there is a back-off after progress"
+    assert world.reading.unfinished() == "t-0 at offset 5 of 10"
+
+
+def test_a_broker_that_waits_for_records_is_asked_again_at_once() -> None:
+    # World asks brokers to wait 500 ms for records.
+    assert empty_waits(World([1]), 0.5) == pytest.approx([0.5] * 6)
+
+
+def test_a_partition_that_did_not_fit_a_response_is_asked_for_again_at_once() -> None:
+    world = World([1, 1])
+    (fetch,) = world.fetches().values()
+    data = [
+        PartitionData(
+            partition_index=number,
+            error_code=0,
+            high_watermark=10,
+            aborted_transactions=None,
+            records=memoryview(records),
+        )
+        for number, records in ((0, batch_of([Row(None, b"v", (), 1)] * 5)), (1, b""))
+    ]
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)
+    assert world.reading.answered(fetch, FetchResponse(responses=[topic]), world.now).progress
+    (again,) = world.fetches().values()
+    assert places(again) == {0: 5, 1: 0}
 
 
 def test_of_many_partitions_that_are_not_read_ten_are_named() -> None:

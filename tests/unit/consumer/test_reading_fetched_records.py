@@ -23,6 +23,7 @@ from support.oracles.log_records import (
     with_attributes,
 )
 from support.oracles.record_batches import Producer, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.consumer.reading import SCHEMA, fetched_records, next_offset
 from spark_kafka_sink.errors import CorruptRecordException
@@ -184,6 +185,27 @@ def test_a_mark_that_compaction_emptied_is_passed_over() -> None:
     for read_committed in (False, True):
         found = fetched(log.data, read_committed=read_committed)
         assert (values(found), found.next_offset) == ([b"a"], 2)
+
+
+def mark_with_more_records(count: int, codec: int) -> bytes:
+    """Return a control batch that aborts a transaction, with `count` more records."""
+    rows = [Row(struct.pack(">hh", 0, ABORT), bytes(6), (), 1), *[Row(None, None, (), 1)] * count]
+    producer = Producer(ProducerIdAndEpoch(1, 0), -1, transactional=True)
+    return with_attributes(batch_of(rows, codec=codec, first_offset=1, producer=producer), 0x20)
+
+
+def test_only_the_first_record_of_a_mark_is_decoded() -> None:
+    log = Log()
+    log.transactional(1, "a")
+    log.data += mark_with_more_records(100_000, codec=0)
+    with traced_memory() as memory:
+        assert fetched(log.data, aborted=[(1, 0)], read_committed=True).batches == []
+    assert memory.peak_bytes < 100_000
+
+
+def test_a_compressed_mark_that_is_larger_than_any_mark_is_refused() -> None:
+    with pytest.raises(CorruptRecordException, match="expands to more than 65536 bytes"):
+        fetched(mark_with_more_records(100_000, codec=1), read_committed=True)
 
 
 def test_an_empty_answer_moves_nothing() -> None:

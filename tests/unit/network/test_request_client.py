@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
 from support.pure.in_memory_selector import InMemorySelector
+from support.pure.interrupts import interrupted, places_of
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (
@@ -30,8 +32,14 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.connections = 0
+        self.client = ConsumerNetworkClient(self._connect, lambda: self.now, 30.0)
+        self.client.set_nodes(NODES)
+
+    def _connect(self) -> NetworkClient:
+        self.connections += 1
         self.selector = InMemorySelector()
-        network = NetworkClient(
+        return NetworkClient(
             self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
             NetworkConfig(
                 client_id="client",
@@ -44,8 +52,6 @@ class World:
             lambda: self.now,
             Random(1),
         )
-        self.client = ConsumerNetworkClient(network, lambda: self.now, 30.0)
-        self.client.set_nodes(NODES)
 
     def send(self, node_id: int | None, max_version: int | None = None) -> RequestFuture:
         """Send a request."""
@@ -232,3 +238,32 @@ def test_a_version_that_the_broker_lacks_fails_the_request_alone() -> None:
     world.poll()
     assert isinstance(_error(refused), UnsupportedVersionException)
     assert isinstance(fine.response, MetadataResponse)
+
+
+def _ask_both(world: World) -> list[RequestFuture]:
+    futures = [world.send(1), world.send(2), world.send(None)]
+    world.poll()
+    return futures
+
+
+def test_after_an_interrupt_at_any_point_requests_are_answered_and_earlier_ones_end() -> None:
+    first = World()
+    for moment, _ in enumerate(places_of(lambda: _ask_both(first)), 1):
+        world = World()
+        _ask_both(world)
+        before = [world.send(1), world.send(2), world.send(None)]
+        where = interrupted(partial(_ask_both, world), moment)
+        after = _ask_both(world)
+        world.poll()
+        assert all(isinstance(future.response, MetadataResponse) for future in after), where
+        for future in before:
+            assert future.is_done, where
+            if future.error is not None:
+                assert "a call was interrupted" in str(future.error), where
+
+
+def test_after_an_interrupt_between_two_calls_connections_are_kept() -> None:
+    world = World()
+    _ask_both(world)
+    _ask_both(world)
+    assert world.connections == 1

@@ -104,6 +104,17 @@ def test_a_named_leader_is_connected_to_and_sent_to_without_a_pause(code: int) -
     assert (drained.node_id, drained.batches[0].attempts) == (8, 1)
 
 
+@pytest.mark.parametrize("node_id", [-1, -2])
+def test_a_named_leader_with_the_id_of_a_bootstrap_address_is_ignored(node_id: int) -> None:
+    producer, request = one_request()
+    producer.refuse(request, NOT_LEADER, (node_id, 6), node_id)
+    assert leader_of(producer) == 1
+    producer, request = one_request()
+    producer.refuse(request, NOT_LEADER, (9, 6), 9, node_id)
+    assert leader_of(producer) == 9
+    assert node_id not in producer.metadata.nodes
+
+
 def test_a_broker_that_lags_behind_does_not_undo_the_named_leader() -> None:
     producer, request = one_request()
     producer.refuse(request, NOT_LEADER, (9, 6), 9)

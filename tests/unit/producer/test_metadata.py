@@ -162,6 +162,22 @@ def test_an_answer_without_brokers_counts_as_none() -> None:
     assert known.request(10.0) is not None
 
 
+@pytest.mark.parametrize("node_id", [-1, -2, -(2**31)])
+def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(node_id: int) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    assert ask(known, 0.0)
+    known.update(answer(topic("t", 1, node_id), brokers=(1, node_id)), 0.0)
+    assert list(known.nodes) == [1]
+    assert known.leader(TopicPartition("t", 1)) is None
+    alone = metadata()
+    alone.track("t", 0.0)
+    alone.request(0.0)
+    alone.update(answer(brokers=(node_id,)), 0.0)
+    assert alone.nodes == {}
+    assert alone.last_request_about("t") == 0, "a response without brokers counts as none"
+
+
 def test_an_older_leader_epoch_does_not_undo_a_newer_one_unless_the_topic_is_new() -> None:
     known = metadata()
     known.track("t", 0.0)

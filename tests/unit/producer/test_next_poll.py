@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.pure.pure_producer import PureProducer, Settings, batches
 
+from spark_kafka_sink.errors import TimeoutException
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
@@ -87,6 +88,28 @@ def test_a_producer_id_that_a_broker_cannot_give_yet_is_asked_for_after_the_back
         wait(producer)
     (request,) = producer.poll()
     assert isinstance(request.message, ProduceRequest)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-1, 0), (7, -1)])
+def test_a_producer_id_that_no_broker_assigns_is_asked_for_again_and_named_at_the_end(
+    producer_id: int, epoch: int
+) -> None:
+    producer = PureProducer([1])
+    producer.ready()
+    producer.append(0, FULL)
+    for _ in range(2):
+        (asked,) = poll(producer)
+        assert isinstance(asked.message, InitProducerIdRequest)
+        answer = InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=epoch)
+        producer.sender.handle(Answered(asked, 1, answer), producer.now)
+        assert poll(producer) == [], "it was asked for again without a back-off"
+        wait(producer)
+    producer.now += 1000
+    poll(producer)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, TimeoutException)
+    found = f"the response has producer id {producer_id} and epoch {epoch}: expected"
+    assert found in str(batch.error)
 
 
 def test_a_coordinator_that_is_not_ready_yet_is_asked_again_after_the_back_off() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import InvalidRecordException, InvalidTimestampException
 from spark_kafka_sink.wire.exchange import Answered
@@ -73,6 +74,32 @@ def test_a_number_that_no_record_has_blames_nobody() -> None:
     producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
     (batch,) = producer.done()
     assert list(batch.record_errors) == [1]
+
+
+def test_a_long_message_for_many_records_is_cut_and_kept_once() -> None:
+    count = 50
+    producer = PureProducer([1])
+    producer.append(0, [b"a"] * count)
+    producer.ready()
+    (request,) = producer.poll()
+    refused = [BatchIndexAndErrorMessage(batch_index=number) for number in range(count)]
+    refused[1].batch_index_error_message = "own " + "y" * 32_000
+    answer = PartitionProduceResponse(
+        index=0,
+        error_code=INVALID_RECORD,
+        record_errors=refused,
+        error_message="line\n" + "x" * 32_000,
+    )
+    topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    with traced_memory() as memory:
+        producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
+    assert memory.peak_bytes < 500_000
+    (batch,) = producer.done()
+    said = "the broker refused the record: "
+    assert str(batch.record_errors[0]) == f"{said}line {'x' * 995}…"
+    assert str(batch.record_errors[1]) == f"{said}own {'y' * 996}…"
+    assert str(batch.record_errors[2]) is str(batch.record_errors[0])
+    assert str(batch.error).endswith(f"; line {'x' * 995}…; record 0 of the batch")
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])

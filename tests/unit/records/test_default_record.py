@@ -20,6 +20,7 @@ from support.oracles.log_records import (
     with_attributes,
 )
 from support.oracles.record_batches import BATCHES, BYTES, PRODUCERS, Producer, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -36,7 +37,7 @@ def test_batches_of_kafka_python_are_read_as_their_rows(
     log = batch_of(rows, codec=codec, first_offset=first_offset, producer=producer)
     one, two = read_batches(log + log + log[:-1])
     expected = [DefaultRecord(first_offset + n, row.key, row.value) for n, row in enumerate(rows)]
-    assert one.records() == two.records() == expected
+    assert list(one.records()) == list(two.records()) == expected
     assert one.header.producer_id == producer.id_and_epoch.producer_id
     assert one.header.producer_epoch == producer.id_and_epoch.epoch
     assert one.header.is_transactional == producer.transactional
@@ -53,7 +54,7 @@ def test_a_record_is_read_by_kafka_python_as_it_was_written(
     (record,) = found_by_kafka_python(header + section)
     assert (record.key, record.value, record.timestamp_ms) == (key, value, timestamp)
     (batch,) = read_batches(header + section)
-    assert batch.records() == [DefaultRecord(0, key, value)]
+    assert list(batch.records()) == [DefaultRecord(0, key, value)]
     assert (batch.header.producer_id, batch.header.producer_epoch) == (7, 3)
     assert batch.header.is_transactional
 
@@ -68,6 +69,24 @@ def test_a_control_batch_is_read_as_its_marker(kind: int, meant: Marker | None) 
     (empty,) = read_batches(emptied(log))
     assert empty.header.is_control
     assert empty.marker() is None
+
+
+def test_only_the_first_record_of_a_control_batch_is_decoded() -> None:
+    rows = [Row(struct.pack(">hh", 0, 0), bytes(6), (), 1), *[Row(None, None, (), 1)] * 50_000]
+    (batch,) = read_batches(with_attributes(batch_of(rows), 0x30))
+    with traced_memory() as memory:
+        assert batch.marker() is Marker.ABORT
+    assert memory.peak_bytes < 100_000
+    (packed,) = read_batches(with_attributes(batch_of(rows, codec=1), 0x30))
+    with pytest.raises(CorruptRecordException, match="expands to more than 65536 bytes"):
+        packed.marker()
+
+
+def test_records_are_decoded_one_at_a_time() -> None:
+    (batch,) = read_batches(batch_of([Row(None, None, (), 1)] * 50_000))
+    with traced_memory() as memory:
+        assert sum(1 for _ in batch.records()) == 50_000
+    assert memory.peak_bytes < 100_000
 
 
 def _damaged() -> st.SearchStrategy[bytes]:
@@ -99,7 +118,7 @@ def test_damaged_batches_are_read_as_the_columnar_reader_reads_them_or_refused(l
 @given(log=st.binary(max_size=200))
 def test_garbage_is_batches_or_a_corrupt_record_exception(log: bytes) -> None:
     try:
-        [batch.records() for batch in read_batches(log)]
+        [list(batch.records()) for batch in read_batches(log)]
     except CorruptRecordException as error:
         assert str(error).startswith("records cannot be read: ")  # noqa: PT017 - either may come
 

@@ -35,9 +35,10 @@ from spark_kafka_sink.producer.transactions.requests import (
 )
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.records.compression import NO_COMPRESSION
-from spark_kafka_sink.wire.messages import InitProducerIdRequest
+from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnResponse,
+    Coordinator,
     FindCoordinatorResponse,
     TxnOffsetCommitResponse,
 )
@@ -111,6 +112,38 @@ def test_a_producer_id_that_is_not_granted_may_be_asked_for_again() -> None:
     assert "grant WRITE and DESCRIBE" in str(result.error)
     result.is_acknowledged = True
     assert transactions.finish(transactions.manager.initialize()) == [Call.INIT_PRODUCER_ID]
+    assert transactions.state is S.READY
+
+
+def test_a_coordinator_with_the_id_of_a_bootstrap_address_is_not_available() -> None:
+    transactions = PureTransactions()
+    result = transactions.manager.initialize()
+    request = transactions.take_until(Call.FIND_COORDINATOR)
+    invalid = Coordinator(key="tid", node_id=-1, host="h", port=1, error_code=0)
+    answer = FindCoordinatorResponse(coordinators=[invalid])
+    transactions.manager.answered(request, answer, COORDINATOR, transactions.now)
+    assert transactions.manager.queue.coordinators.nodes == {}
+    assert not result.is_done
+    assert "COORDINATOR_NOT_AVAILABLE" in str(request.last_error)
+    transactions.now = 60.0
+    assert Call.FIND_COORDINATOR in transactions.finish(result)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-1, 0), (7, -1)])
+def test_a_producer_id_that_no_coordinator_assigns_is_asked_for_again(
+    producer_id: int, epoch: int
+) -> None:
+    transactions = PureTransactions()
+    result = transactions.manager.initialize()
+    request = transactions.take_until(Call.INIT_PRODUCER_ID)
+    answer = InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=epoch)
+    transactions.manager.answered(request, answer, COORDINATOR, transactions.now)
+    assert transactions.manager.due(transactions.now, has_incomplete=False) is None
+    assert not result.is_done
+    found = f"the response has producer id {producer_id} and epoch {epoch}: expected"
+    assert found in str(request.last_error)
+    transactions.now = 60.0
+    assert transactions.finish(result) == [Call.INIT_PRODUCER_ID]
     assert transactions.state is S.READY
 
 
