@@ -1500,6 +1500,19 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A commit that was not carried out",
+            (
+                "`commit_transaction` had timed out or was interrupted when the producer was "
+                "closed, and the commit had not been sent to the brokers."
+            ),
+            "Send the records again: none of them is visible to `read_committed` readers.",
+            places=("producer/transactions/manager.py:_closed_before_end",),
+            tests=(
+                "unit/client/test_close_after_commit.py::test_a_commit_whose_end_txn_was_not_sent_is_aborted",
+                "unit/client/test_close_after_commit.py::test_close_raises_unless_the_transaction_was_committed",
+            ),
+        ),
+        Entry(
             "A producer that ended before the record was sent",
             "`close` had too little time, or a thread or the process was interrupted.",
             "Give `close` more time, and create another producer.",
