@@ -568,6 +568,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A topic that is not known yet",
+            "A call inside a callback does not wait until the topic is known.",
+            "Call `partitions_for` before the callback, or make the call again later.",
+            places=("errors.py:NO_TOPIC_YET",),
+            tests=("unit/client/test_calls_in_callbacks.py::test_a_topic_that_is_not_known_yet",),
+        ),
+        Entry(
             "A topic that brokers refuse",
             "The name is invalid, the topic is internal, or the user lacks a right.",
             "Use another topic, or grant the rights that the message names.",
@@ -622,9 +629,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "No room in `buffer.memory`",
             "Rows come faster than the brokers acknowledge them.",
-            "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow.",
+            (
+                "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow. "
+                "Inside a callback, no call waits for room: send the rows from another thread."
+            ),
             places=("client/caller.py:Caller._no_room",),
             tests=(
+                "unit/client/test_calls_in_callbacks.py::test_memory_that_is_full",
                 "integration/test_faults.py::test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms",
             ),
         ),
