@@ -426,9 +426,11 @@ class TransactionManager:
         self._finish(result)
 
     def _decided(self, request: TransactionalRequest) -> None:
-        """Record that the transaction was committed or aborted, as EndTxn requested."""
+        """Record that EndTxn succeeded, or was not needed because the transaction is empty.
+
+        The response to an abort does not show that an earlier commit has failed.
+        """
         self._is_committed = request.call is Call.COMMIT
-        self._commit = None
 
     def _ended(self, result: TransactionalResult) -> None:
         """Prepare for the next transaction; request a new epoch first if one is needed."""
