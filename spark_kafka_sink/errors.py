@@ -859,6 +859,12 @@ NO_BROKER: Final = Cause(
 NO_TOPIC: Final = Cause(
     TimeoutException, "Topic {topic} not present in metadata after {limit}: {found}"
 )
+# For calls inside a callback, which do not wait, so the message has no limit.
+NO_TOPIC_YET: Final = Cause(TimeoutException, "Topic {topic} not present in metadata: {found}")
+NOT_AWAITED_IN_CALLBACK: Final = (
+    "its metadata has been requested, but a call inside a callback does not wait for the response; "
+    "call again later, or call partitions_for before the callback"
+)
 # What was found about a topic if the limit is 0 ms.
 NOT_AWAITED: Final = (
     "its metadata has been requested, but the call does not wait for the response; call again "

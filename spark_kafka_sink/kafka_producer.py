@@ -122,6 +122,14 @@ class KafkaProducer(BaseProducer):
     def _has_transaction(self) -> bool:
         return self._transactions is not None and self._transactions.is_open
 
+    @property
+    def _has_unseen_commit(self) -> bool:
+        return self._transactions is not None and self._transactions.has_unseen_commit
+
+    @property
+    def _outcome(self) -> str:
+        return "" if self._transactions is None else self._transactions.outcome.value
+
     def _end_transaction(self, timeout: float | None) -> None:
         if self._transactions is not None:
             self._transactions.end_open(timeout)

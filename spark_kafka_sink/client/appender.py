@@ -305,7 +305,7 @@ class ColumnProducer:
                 if first:
                     progress.failure = first, total, error, "table"
                     self._state.left_behind[progress] = self._spoil_transaction
-                    self._spoil_transaction(progress)
+                    self._spoil_transaction(progress, message_of(error))
                 if not isinstance(error, KafkaException):
                     raise
                 self._state.refuse(total - first - batch.num_rows, error)
@@ -388,17 +388,23 @@ class ColumnProducer:
             if appended:
                 progress.failure = appended, total, error, "batch"
                 self._state.left_behind[progress] = self._spoil_transaction
-                self._spoil_transaction(progress)
+                self._spoil_transaction(progress, message_of(error))
             if isinstance(error, KafkaException):
                 self._state.refuse(total - appended, error)
             raise
 
-    def _spoil_transaction(self, progress: _Progress) -> None:
-        """Make the transaction abortable, because `append` failed after some of the rows."""
+    def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
+        """Make the transaction abortable, because `append` failed after some of the rows.
+
+        said: the text of the error. It is empty in the I/O thread, which holds the lock: if the
+        error is of a user's class, its text is user code.
+        """
         if progress.failure is None:
             return
         appended, rows, error, what = progress.failure
-        why = message_of(error) or type(error).__name__
+        if isinstance(error, KafkaException):
+            said = said or error.message
+        why = said or type(error).__name__
         message = f"append failed after {appended} of {rows} rows of an Arrow {what}: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error

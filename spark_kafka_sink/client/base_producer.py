@@ -161,8 +161,18 @@ class BaseProducer:
         """Whether a transaction is open."""
         return False
 
+    @property
+    def _has_unseen_commit(self) -> bool:
+        """Whether a commit has timed out or was interrupted, and no call has shown its result."""
+        return False
+
+    @property
+    def _outcome(self) -> str:
+        """What became of the latest transaction; empty without transactions."""
+        return ""
+
     def _end_transaction(self, timeout: float | None) -> None:
-        """Abort the open transaction."""
+        """Abort the open transaction, or end its commit if EndTxn was sent."""
 
     # -- the with statement -----------------------------------------------------------------------
 
@@ -203,11 +213,16 @@ class BaseProducer:
             logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)
 
     def _log_lost(self, kind: type[BaseException]) -> None:
-        lost = None if self._caller.is_forked else self._thread.lost()
+        if self._caller.is_forked:
+            return
+        lost = self._thread.lost()
         if lost:
             message = "%s was closed after %s: %s were not delivered"
             with safe_logging():
                 logger.error(message, self._name, kind.__name__, records_by_topic(lost))
+        if self._has_unseen_commit:
+            with safe_logging():
+                logger.error("%s was closed after %s: %s", self._name, kind.__name__, self._outcome)
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -317,14 +332,17 @@ class BaseProducer:
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes
         its own producer. For a callback that does not return, the call waits up to 5 s more. An
-        open transaction is aborted. With timeout 0, this call does not abort it, and its
-        coordinator does so after transaction.timeout.ms. Serializers, interceptors and the
+        open transaction is aborted, also if a commit has timed out or was interrupted before EndTxn
+        was sent. If EndTxn was sent, this call waits for the commit instead, because it can no
+        longer be aborted. With timeout 0, this call does neither, and the coordinator aborts an
+        open transaction after transaction.timeout.ms. Serializers, interceptors and the
         partitioner are closed if they have a ``close`` method.
 
         Unless timeout is 0, raise the first delivery error that was neither raised nor passed to a
-        callback. If there is no such error, raise the first error of closing a serializer or the
-        partitioner, after everything is closed. Raise IllegalArgumentException for a negative
-        timeout, and close nothing.
+        callback, or the error of a commit that has timed out or was interrupted. If there is no
+        such error, raise the first error of closing a serializer or the partitioner, after
+        everything is closed. Raise IllegalArgumentException for a negative timeout, and close
+        nothing.
         """
         check_timeout(timeout)
         started = time.monotonic()
@@ -421,7 +439,7 @@ class BaseProducer:
         """Close at the end of the program, and print the number of lost records on stderr."""
         if not self._finalizer.alive:  # closed already, but a callback still blocks the I/O thread
             return
-        has_transaction = self._has_transaction
+        has_transaction = self._has_transaction or self._has_unseen_commit
         said: list[str] = []
         try:
             self._close_within(limit_s)
@@ -431,7 +449,7 @@ class BaseProducer:
             said.append(f"{type(failure).__name__}: {message_of(failure)}")
         finally:
             if has_transaction:
-                said.insert(0, "its open transaction was not committed")
+                said.insert(0, self._outcome)
             say_lost(self._name, self._thread.lost(), said)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.io_thread import ProducerThread
@@ -19,7 +20,9 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     NO_BROKER,
     NO_TOPIC,
+    NO_TOPIC_YET,
     NOT_AWAITED,
+    NOT_AWAITED_IN_CALLBACK,
     BufferExhaustedException,
     IllegalStateException,
     KafkaException,
@@ -30,6 +33,8 @@ from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
+
+_NO_WAIT: Final = "; a call inside a callback does not wait"
 
 
 class Caller:
@@ -157,10 +162,12 @@ class Caller:
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
         memory = str(Option("buffer.memory", self._config.buffer_memory))
+        in_callback = self._thread.is_current
+        within = "" if in_callback else f" within {self._max_block()}"
         return BufferExhaustedException.after(
             self._state.last_error(),
-            f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
-            "records that no broker has acknowledged yet",
+            f"no room for {size_bytes} bytes{within}: {memory} is full of records that no broker "
+            f"has acknowledged yet{_NO_WAIT if in_callback else ''}",
             trouble=self._network_trouble(),
         )
 
@@ -196,6 +203,11 @@ class Caller:
     def _no_topic(self, name: str) -> KafkaException:
         limit, trouble = self._max_block(), self._network_trouble()
         error = self._state.metadata.topic_error(name)
+        if self._thread.is_current:
+            found = NOT_AWAITED_IN_CALLBACK if error is None else f"{error}{_NO_WAIT}"
+            at_once = NO_TOPIC_YET.error(topic=name, api="Metadata", found=found + trouble)
+            at_once.__cause__ = error
+            return at_once
         if error is None and self._config.max_block_ms:
             servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
             return NO_BROKER.error(
@@ -207,9 +219,10 @@ class Caller:
         return timeout
 
     def _no_partition(self, name: str, topic: TopicMetadata, partition: int) -> KafkaException:
+        in_callback = self._thread.is_current
         message = (
             f"Partition {partition} of topic {name} with partition count {len(topic.leaders)} is "
-            f"not present in metadata after {self._max_block()}"
+            f"not present in metadata{_NO_WAIT if in_callback else f' after {self._max_block()}'}"
         )
         error = TimeoutException(message, topic=name, partition=partition, api="Metadata")
         error.__cause__ = self._no_topic(name)

@@ -258,15 +258,17 @@ class ChunkFeeder:
     def _choose_and_append(self, chunk: RowChunk) -> None:
         rows: Rows | None = None
         raised: BaseException | None = None
+        failure: KafkaException | None = None
         try:
             # Rows that have failed already need no partition.
             if len(chunk) and not chunk.is_over:
                 rows = self._chosen(chunk)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            raised = error
+            # The text of the user's exception is user code, too, so no lock is held.
+            raised, failure = error, _partitioner_failure(chunk, error)
         with self._appender.append_lock:
-            if raised is not None:
-                self._give_up(chunk, _partitioner_failure(chunk, raised))
+            if raised is not None and failure is not None:
+                self._give_up(chunk, failure)
                 self._log(f"{PARTITIONER_CLASS} failed for rows of topic %s", chunk.topic, raised)
             elif not chunk.is_over:
                 self._append(chunk, rows)

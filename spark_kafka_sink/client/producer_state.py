@@ -231,6 +231,7 @@ class ProducerState(ProducerLock):
             # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
+            self._completion.forget_warnings()
             if self._sender.sequences is not None:
                 self._sender.sequences.unconfirm()
 

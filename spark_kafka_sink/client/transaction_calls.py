@@ -2,13 +2,14 @@
 
 A call starts work of the I/O thread, waits for its end, and raises its error. It waits at most
 max.block.ms. After a timeout, the work continues in the background, and the user must call the
-same method again, which then waits for the same work. `TransactionManager` defines which calls are
-legal, and what the brokers' responses mean. This module also checks the offsets of a consumer group
-before they are sent.
+same method again, which then waits for the same work, or close the producer. `TransactionManager`
+defines which calls are legal, and what the brokers' responses mean. This module also checks the
+offsets of a consumer group before they are sent.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -40,7 +41,7 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalResult
-from spark_kafka_sink.producer.transactions.state import TransactionState
+from spark_kafka_sink.producer.transactions.state import Outcome, TransactionState
 
 _NONE: Final = -1
 
@@ -121,7 +122,14 @@ _SENSORS = {
     "commit_transaction": "txn-commit",
     "abort_transaction": "txn-abort",
 }
+_COMMIT: Final = "commit_transaction"
 _ABORT: Final = "abort_transaction"
+_AT_CLOSE: Final = {
+    Outcome.NOT_COMMITTED: "the transaction was not committed, and its coordinator aborts it after "
+    "transaction.timeout.ms",
+    Outcome.COMMITTED: "the transaction was committed",
+    Outcome.UNKNOWN: "it is not known whether the transaction was committed",
+}
 _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
@@ -166,6 +174,9 @@ class ProducerTransactions:
         self._max_block_ms = max_block_ms
         self._drain_rows = drain_rows
         self._drop_rows = drop_rows
+        # The threads that are in `commit`.
+        self._committing = set[int]()
+        self._unseen_commit: TransactionalResult | None = None
 
     def init(self) -> None:
         """See KafkaProducer.init_transactions."""
@@ -187,7 +198,12 @@ class ProducerTransactions:
 
     def commit(self) -> None:
         """See KafkaProducer.commit_transaction."""
-        self._end(self._manager.begin_commit)
+        thread = threading.get_ident()
+        try:
+            self._committing.add(thread)
+            self._end(self._manager.begin_commit)
+        finally:
+            self._committing.discard(thread)
 
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
@@ -198,38 +214,64 @@ class ProducerTransactions:
         """Whether an open transaction still has to be committed or aborted."""
         return self._state.ask(self._open_end) is not None
 
+    @property
+    def has_unseen_commit(self) -> bool:
+        """Whether a commit was called, and no call has returned its result or raised its error."""
+        return self._state.ask(self._take_unseen_commit) is not None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the latest transaction."""
+        return self._state.ask(lambda: self._manager.outcome)
+
+    def _take_unseen_commit(self) -> TransactionalResult | None:
+        """Return the commit that has timed out or was interrupted, None if there is none.
+
+        It stays the same while the producer is closed, although `end_open` waits for its result.
+        """
+        unseen = self._manager.unacknowledged_call
+        if unseen is not None and unseen.operation == _COMMIT:
+            self._unseen_commit = unseen
+        return self._unseen_commit
+
     def end_open(self, timeout: float | None) -> None:
         """Abort the open transaction of a producer that is being closed.
 
-        If a commit or an abort has timed out before, wait for its end instead. The errors are kept
-        so that `close` raises them. The exception is the error of records that an abort has
-        dropped: it is not kept. If the timeout passes before the transaction has ended, the
-        coordinator aborts it later.
+        If an abort has timed out before, or if EndTxn was sent for a commit, wait for its end
+        instead. The errors are kept so that `close` raises them, and so is the error of a commit
+        that has timed out before. The exception is the error of records that an abort has dropped:
+        it is not kept. If the timeout passes before the transaction has ended, the coordinator
+        aborts it later.
 
         timeout: seconds, None for max.block.ms, which is also the longest time.
         """
+        commit = self._state.ask(self._take_unseen_commit)
         end = self._state.ask(self._open_end)
         if end is None:
-            if self._state.ask(self._has_unseen_abort):
-                self._keep(self._state.take_delivery_error())
+            if self._state.ask(self._has_unseen_abort) or (commit and commit.error):
+                self._keep(self._state.take_delivery_error(), commit)
             return
         unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
         deadline = deadline_of(wait if timeout is None else min(wait, timeout))
         for _ in range(2):  # after a failed commit, the transaction has to be aborted
             try:
-                self._end(end, seconds_until(deadline))
+                self._end(end, seconds_until(deadline), is_closing=True)
             except KafkaException as error:
                 unseen = unseen or error
             end = self._state.ask(self._open_end)
             if end is None:
                 break
         self._state.take_delivery_error()
-        self._keep(unseen)
+        self._keep(unseen, commit)
 
-    def _keep(self, unseen: KafkaException | None) -> None:
+    def _keep(self, unseen: KafkaException | None, commit: TransactionalResult | None) -> None:
         # A user that closes the producer without a commit expects that the records are dropped.
-        if not isinstance(unseen, TransactionAbortedException):
+        if isinstance(unseen, TransactionAbortedException):
+            unseen = None
+        if unseen is None and commit is not None:
+            unseen = commit.error
+        if unseen is not None:
             self._state.keep_delivery_error(unseen)
 
     def _has_unseen_abort(self) -> bool:
@@ -248,27 +290,37 @@ class ProducerTransactions:
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:
                 return lambda: unseen
-            case TransactionState.COMMITTING:
-                return self._manager.begin_commit
             case (
                 TransactionState.IN_TRANSACTION
+                | TransactionState.COMMITTING
                 | TransactionState.ABORTABLE_ERROR
                 | TransactionState.ABORTING
             ):
-                return self._manager.begin_abort
+                return self._end_at_close
         return None
 
-    def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
+    def _end_at_close(self) -> TransactionalResult:
+        others = self._committing - {threading.get_ident()}
+        return self._manager.end_at_close(is_awaited=bool(others))
+
+    def _end(
+        self,
+        begin: Callable[[], TransactionalResult],
+        timeout: float | None = None,
+        *,
+        is_closing: bool = False,
+    ) -> None:
         """Begin or resume the end of a transaction, and wait for it.
 
         The transaction first stops taking new rows, and then its rows are sent. In the other order,
         rows that another thread sends meanwhile would not be part of the transaction. An abort
-        drops the rows that are in no batch yet, so it does not wait for a partitioner. After an
-        interrupt (KeyboardInterrupt), EndTxn is not sent until the user calls the same method
-        again.
+        drops the rows that are in no batch yet, so it does not wait for a partitioner. If an
+        interrupt (KeyboardInterrupt) comes before all rows are in batches, EndTxn is not sent until
+        the user calls the same method again or closes the producer, which aborts the transaction.
+        After a later interrupt, EndTxn is sent as soon as the batches are acknowledged.
 
         begin: the method of the manager that begins a commit or an abort. timeout: seconds, None
-        for max.block.ms.
+        for max.block.ms. is_closing: whether the producer is being closed.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -290,19 +342,22 @@ class ProducerTransactions:
             self._manager.has_loose_rows = False
             return result
 
-        self._call(all_in_batches, timeout, deadline)
+        self._call(all_in_batches, timeout, deadline, is_closing=is_closing)
 
     def _call(
         self,
         start: Callable[[], TransactionalResult],
         timeout: float | None = None,
         deadline: float | None = None,
+        *,
+        is_closing: bool = False,
     ) -> None:
         """Start or resume an operation, such as a commit. Wait for its end, and raise its error.
 
         start: the function that starts or resumes the operation. timeout: the longest wait in
         seconds, None for max.block.ms. deadline: the time at which the wait ends, if the timeout
-        began before this method was called. With None, the timeout begins now.
+        began before this method was called. With None, the timeout begins now. is_closing: whether
+        the producer is being closed.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()
@@ -320,8 +375,11 @@ class ProducerTransactions:
             result.is_acknowledged = True
             return True
 
+        def late() -> TimeoutException:
+            return self._timed_out(result.operation, wait, is_closing=is_closing)
+
         try:
-            self._state.wait(ended, deadline, lambda: self._timed_out(result.operation, wait))
+            self._state.wait(ended, deadline, late)
         finally:
             waited_s = time.monotonic() - started
             self._state.record_time(_SENSORS[result.operation], waited_s)
@@ -330,12 +388,15 @@ class ProducerTransactions:
             self._state.take_delivery_error()
             raise result.error
 
-    def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
+    def _timed_out(self, operation: str, wait_s: float, *, is_closing: bool) -> TimeoutException:
         trouble = self._thread.network_trouble
         way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
+        way_on += ", or close the producer"
+        if is_closing:
+            way_on = _AT_CLOSE[self._manager.outcome]
         return TimeoutException.after(
             self._state.last_error(),
             f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
-            f"{self._max_block_ms}); {way_on}, or close the producer",
+            f"{self._max_block_ms}); {way_on}",
             trouble=f" ({trouble})" if trouble else "",
         )

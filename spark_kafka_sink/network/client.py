@@ -238,7 +238,7 @@ class NetworkClient:
             now, self._connect_to, is_any_needed=bool(self._unassigned)
         )
         if silent_s is not None:
-            who = "no broker that is needed" if self._nodes.has_answering else "no broker"
+            who = "no broker that is needed" if self._nodes.has_answering(now) else "no broker"
             message = f"{who} has answered for {silent_s:.0f} s, still trying"
             tried = self.last_errors()
             with safe_logging():

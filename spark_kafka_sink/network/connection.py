@@ -87,6 +87,13 @@ class InFlightRequest:
     throttled_s: float = 0.0
 
 
+class Unanswered(NamedTuple):
+    """The API of a request in flight, and for how many seconds the broker has answered nothing."""
+
+    api: Api
+    silent_s: float
+
+
 class InFlightRequests:
     """The requests in flight on one connection, oldest first; times are seconds of the clock."""
 
@@ -95,6 +102,7 @@ class InFlightRequests:
         self._requests: deque[InFlightRequest] = deque()
         # The requests whose frames are not written yet.
         self._unwritten: deque[InFlightRequest] = deque()
+        self._answered_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -110,9 +118,24 @@ class InFlightRequests:
             return None
         return self._requests[0]
 
-    def complete_oldest(self) -> InFlightRequest:
-        """Remove and return the oldest request."""
-        return self._requests.popleft()
+    def unanswered(self, now: float) -> Unanswered | None:
+        """Return the request whose response is due next, None if no response is due.
+
+        Throttle times do not count as silence. Any thread may call this.
+        """
+        try:
+            oldest = self._requests[0]
+        except IndexError:
+            return None
+        if not oldest.expects_response:
+            return None
+        since = max(oldest.sent_at, self._answered_at)
+        return Unanswered(oldest.api, now - since - oldest.throttled_s)
+
+    def complete_oldest(self, now: float) -> None:
+        """Remove the oldest request, because its response has come."""
+        self._requests.popleft()
+        self._answered_at = now
 
     def written(self) -> InFlightRequest | None:
         """Record that the next frame is written.
@@ -308,7 +331,7 @@ class Connection:
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
-                self.in_flight.complete_oldest()
+                self.in_flight.complete_oldest(now)
                 yield from self._token_came(frame, None, now)
                 continue
             answered_id = response_correlation_id(frame)
@@ -320,11 +343,11 @@ class Connection:
                 )
                 raise ProtocolError(message, node_id=self.node_id)
             if sent.request is None:
-                self.in_flight.complete_oldest()
+                self.in_flight.complete_oldest(now)
                 yield from self._own_answered(sent, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
-                self.in_flight.complete_oldest()
+                self.in_flight.complete_oldest(now)
                 self.has_answered = True
                 latency = now - sent.sent_at
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)

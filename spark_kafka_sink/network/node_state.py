@@ -17,7 +17,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection import Connection, Unanswered
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
@@ -28,9 +28,11 @@ _NO_CERTIFICATE: Final = (
     "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
 )
 # `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
+# `_MIN_UNANSWERED_S`: so is a request that waits longer for its response.
 # `_MIN_READY_S`: if a connection is ready, and was begun longer ago than this, messages omit the
 # last error.
 _MIN_CONNECTING_S: Final = 0.5
+_MIN_UNANSWERED_S: Final = 1.0
 _MIN_READY_S: Final = 5.0
 
 
@@ -115,10 +117,27 @@ class NodeState:
         """Whether the connection accepts requests; a broker may still throttle it."""
         return self.connection is not None and self.connection.is_ready
 
-    @property
-    def answers(self) -> bool:
-        """Whether the connection accepts requests, and has answered since the last error."""
-        return self.is_ready and not self.last_error
+    def unanswered(self, now: float) -> Unanswered | None:
+        """Return the request whose response a ready connection waits for, None without one.
+
+        Any thread may call this.
+        """
+        connection = self.connection
+        if connection is None or not connection.is_ready:
+            return None
+        return connection.in_flight.unanswered(now)
+
+    def is_overdue(self, now: float, longest_silence_s: float) -> bool:
+        """Return whether a response is due and the node has answered nothing for that long."""
+        unanswered = self.unanswered(now)
+        return unanswered is not None and unanswered.silent_s >= longest_silence_s
+
+    def answers(self, now: float, longest_silence_s: float) -> bool:
+        """Return whether the connection accepts requests, and the node answers, as far as is known.
+
+        It has answered since the last error, and no response is overdue.
+        """
+        return self.is_ready and not self.last_error and not self.is_overdue(now, longest_silence_s)
 
     @property
     def load(self) -> int:
@@ -197,7 +216,7 @@ class NodeState:
             return self._pending(now)
         waited = now - self.last_attempt
         if self.is_ready and waited > _MIN_READY_S:
-            return ""
+            return self._pending(now)
         minutes = int((now - self.failed_at) // 60)
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
@@ -210,6 +229,9 @@ class NodeState:
             return (
                 f"no ticket or token after {awaited:.0f} s" if awaited >= _MIN_CONNECTING_S else ""
             )
+        unanswered = self.unanswered(now)
+        if unanswered is not None and unanswered.silent_s >= _MIN_UNANSWERED_S:
+            return f"no response to {unanswered.api.name} for {unanswered.silent_s:.0f} s"
         if connection is None or connection.is_ready or waited < _MIN_CONNECTING_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:
@@ -238,6 +260,8 @@ class NodeState:
                 reason += f", even to ApiVersions; {_no_versions(connection)}"
             elif not connection.is_ready:
                 reason += f" {where.value}"
+            elif (unanswered := connection.in_flight.unanswered(now)) is not None:
+                reason = f"no response to {unanswered.api.name} within {timeout}"
             return Expired(reason, error_codes.REQUEST_TIMED_OUT)
         return None
 

@@ -43,7 +43,7 @@ class NodeStates:
         self.was_ever_ready = False
         self.fatal_error: AuthenticationException | None = None
         self._rejection: AuthenticationException | None = None
-        # The time since which no node is ready although a connection is needed.
+        # The time since which no needed node has answered.
         self._silent_since: float | None = None
         self._has_warned = False
 
@@ -126,49 +126,58 @@ class NodeStates:
         in_trouble = [address(state.node) for state in self if state.problem(now)]
         return in_trouble or [address(state.node) for state in self]
 
-    @property
-    def has_answering(self) -> bool:
-        """Whether any node, even a bootstrap address, is connected and has not failed since."""
-        return any(state.answers for state in self)
+    def has_answering(self, now: float) -> bool:
+        """Return whether any node, even a bootstrap address, is connected and answers."""
+        return any(state.answers(now, _NO_RESPONSE_S) for state in self)
 
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:
         """Return for how long no needed node has answered, if a warning is due; else None.
 
-        connect_to, is_any_needed: as in `next_deadline`.
+        The call that notices a silence returns None, because responses may have arrived that are
+        not read yet. connect_to, is_any_needed: as in `next_deadline`.
         """
-        if not self._is_silent(connect_to, is_any_needed=is_any_needed):
+        if not self._is_silent(now, connect_to, is_any_needed=is_any_needed):
             self._silent_since = None
         elif self._silent_since is None:
-            self._silent_since = now
+            unanswered = filter(None, (state.unanswered(now) for state in self))
+            self._silent_since = now - min((each.silent_s for each in unanswered), default=0.0)
         elif now >= self._silent_since + _NO_RESPONSE_S and not self._has_warned:
             self._has_warned = True
             return now - self._silent_since
         return None
 
-    def _is_silent(self, connect_to: Container[int], *, is_any_needed: bool) -> bool:
-        """Return whether no needed node answers.
+    def _is_silent(self, now: float, connect_to: Container[int], *, is_any_needed: bool) -> bool:
+        """Return whether no needed node answers. A node whose response is overdue is needed.
 
         If only other brokers answer, the needed nodes may be restarting, so the result is False.
         But if one of them was never reached since a bootstrap address listed it, the result is
         True. A bootstrap address does not count as another broker.
         """
-        if is_any_needed and not self.has_answering:
+        if is_any_needed and not self.has_answering(now):
             return True
-        needed = [state for state in self if state.node.id in connect_to]
-        if not needed or any(state.answers for state in needed):
+        needed = [
+            state
+            for state in self
+            if state.node.id in connect_to or state.is_overdue(now, _NO_RESPONSE_S)
+        ]
+        if not needed or any(state.answers(now, _NO_RESPONSE_S) for state in needed):
             return False
         brokers = [state for state in self if state.node.id >= 0]
-        return not any(state.answers for state in brokers) or any(
+        return not any(state.answers(now, _NO_RESPONSE_S) for state in brokers) or any(
             state.named_by is not None for state in needed
         )
 
-    @property
-    def _silence_ends_at(self) -> float:
-        if self._silent_since is None or self._has_warned:
+    def _warns_at(self, now: float) -> float:
+        """Return when the next warning may be due; infinity if there is no more warning."""
+        if self._has_warned:
             return float("inf")
-        return self._silent_since + _NO_RESPONSE_S
+        if self._silent_since is not None:
+            return max(self._silent_since + _NO_RESPONSE_S, now)
+        unanswered = filter(None, (state.unanswered(now) for state in self))
+        left = (_NO_RESPONSE_S - each.silent_s for each in unanswered)
+        return now + min(filter(lambda left_s: left_s > 0, left), default=float("inf"))
 
     def next_deadline(
         self, now: float, config: NetworkConfig, connect_to: Container[int], *, is_any_needed: bool
@@ -178,7 +187,7 @@ class NodeStates:
         connect_to: the ids of the nodes to connect to. is_any_needed: whether a request waits that
         any node may answer.
         """
-        due = [self._silence_ends_at]
+        due = [self._warns_at(now)]
         for state in self:
             if state.connection is None:
                 # The selector wakes up when a ticket or token is available.

@@ -191,7 +191,8 @@ def error_of_expired_batch(
     batch could be sent, such as InitProducerId; None without one.
     """
     waited_ms = round((now - batch.created_at) * 1000)
-    state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
+    is_in_flight = batch.state is BatchState.IN_FLIGHT
+    state = "in flight" if is_in_flight else "waiting to be sent"
     message = (
         f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
@@ -205,7 +206,7 @@ def error_of_expired_batch(
         partition=batch.topic_partition.partition,
         node_id=batch.node_id,
         api="Produce",
-        attempts=batch.attempts + 1,
+        attempts=batch.attempts + is_in_flight,
     )
     error.__cause__ = refusal or batch.last_error or prerequisite_error
     return error

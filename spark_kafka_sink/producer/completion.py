@@ -148,6 +148,10 @@ class BatchCompletion:
         if error is not None:
             self._refusals[node_id] = error
 
+    def forget_warnings(self) -> None:
+        """Warn again about the first retry of each kind, as if the producer were new."""
+        self._retried.clear()
+
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
         """Record that a node throttles this client until a time, as for a quota (KIP-219)."""
         self._throttles[node_id] = (until - now, until)

@@ -36,6 +36,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.producer.transactions.state import Outcome
 
 pytestmark = pytest.mark.kafka
 
@@ -479,8 +480,33 @@ def test_closing_sees_out_a_commit_that_timed_out(
         producer.commit_transaction()
     timed_out.set()
     producer._transactions._max_block_ms = 60_000
+    transactions = producer._transactions
+    wait_until(producer, lambda: transactions.outcome is not Outcome.NOT_COMMITTED)
     producer.close()
     assert committed_values(cluster.bootstrap, topic) == ["committed"]
+
+
+@BY_THE_CLIENT_ALONE
+def test_closing_aborts_a_commit_that_timed_out_before_it_was_sent(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    closed = threading.Event()
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        if batch["value"].to_pylist() == [b"with the partitioner"]:
+            closed.wait(60)
+        return [0] * batch.num_rows
+
+    producer = new_producer({"partitioner.class": partitioner, "max.block.ms": 2000})
+    producer.begin_transaction()
+    producer.send(topic, "acknowledged").result(60)
+    producer.send(topic, "with the partitioner")
+    with pytest.raises(TimeoutException):
+        producer.commit_transaction()
+    with pytest.raises(TransactionAbortedException, match="was not carried out"):
+        producer.close()
+    closed.set()
+    assert committed_values(cluster.bootstrap, topic) == []
 
 
 def test_closing_raises_why_records_failed_if_nobody_was_told(

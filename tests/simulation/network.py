@@ -82,7 +82,7 @@ class MessageConnection(Connection):
         if sent is None or sent.correlation_id != asked.correlation_id:
             message = f"correlation id {asked.correlation_id} was not asked now"
             raise ProtocolError(message)
-        self.in_flight.complete_oldest()
+        self.in_flight.complete_oldest(now)
         if sent.request is not None:
             answered = Answered(sent.request, self.node_id, response, sent.version)
             return iter([answered, *self._throttled(sent, response, now)])

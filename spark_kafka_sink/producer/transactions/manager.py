@@ -55,7 +55,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequests,
     TransactionalResult,
 )
-from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, Outcome, TransactionState
 from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
@@ -102,6 +102,9 @@ class TransactionManager:
         self._state = _S.UNINITIALIZED
         self._calls = TransactionalCalls()
         self._partitions = TransactionPartitions()
+        # The EndTxn request of the commit, None if it is certain that no broker has carried it out.
+        self._commit: TransactionalRequest | None = None
+        self._is_committed = False
 
     @property
     def transactional_id(self) -> str:
@@ -122,6 +125,14 @@ class TransactionManager:
     def unacknowledged_call(self) -> TransactionalResult | None:
         """The latest call, None if its caller has received the result. It may have ended."""
         return self._calls.unacknowledged
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the latest transaction; NOT_COMMITTED also while it is open."""
+        if self._is_committed:
+            return Outcome.COMMITTED
+        is_sent = self._commit is not None and self._commit.is_sent
+        return Outcome.UNKNOWN if is_sent else Outcome.NOT_COMMITTED
 
     @property
     def gives_up(self) -> bool:
@@ -169,6 +180,7 @@ class TransactionManager:
         self._calls.raise_unfinished("begin_transaction")
         self._raise_error("begin_transaction")
         self._call_to(_S.IN_TRANSACTION, "begin_transaction")
+        self._commit, self._is_committed = None, False
 
     def check_in_transaction(self, operation: str) -> None:
         """Raise an exception if records or offsets cannot be sent in the present state."""
@@ -204,7 +216,7 @@ class TransactionManager:
         def start(result: TransactionalResult) -> None:
             self._raise_error(result.operation)
             self._call_to(_S.COMMITTING, result.operation)
-            self._end(Call.COMMIT, result)
+            self._commit = self._end(Call.COMMIT, result)
 
         return self._calls.start_or_resume("commit_transaction", start)
 
@@ -219,6 +231,24 @@ class TransactionManager:
             self._end(Call.ABORT, result)
 
         return self._calls.start_or_resume("abort_transaction", start)
+
+    def end_at_close(self, *, is_awaited: bool) -> TransactionalResult:
+        """Abort the transaction because the producer is closed, or resume its end.
+
+        A commit is resumed if EndTxn was sent, because a broker may have carried it out: then an
+        abort is too late, and only the response to another EndTxn says what happened. Otherwise the
+        commit fails, and the transaction is aborted. is_awaited: whether another thread still waits
+        for the commit, which is then resumed, too.
+        """
+        if self._state is _S.COMMITTING:
+            if is_awaited or self.outcome is Outcome.UNKNOWN:
+                return self.begin_commit()
+            self._answer_to(_S.ABORTABLE_ERROR)
+            self.error = _closed_before_end()
+            for request in self.queue.drop(lambda request: request is self._commit):
+                self._finish(request.result, self.error)
+                request.result.is_acknowledged = True
+        return self.begin_abort()
 
     def _raise_error(self, operation: str) -> None:
         if self.error is None:
@@ -277,6 +307,7 @@ class TransactionManager:
             if self._partitions.has_begun:
                 break
             self.queue.drop_first()
+            self._decided(request)
             self._ended(request.result)
         return self.queue.due(now)
 
@@ -306,11 +337,11 @@ class TransactionManager:
         producer = self._producer_id.current
         self.queue.add(self._requests.init_producer_id(producer, priority, result))
 
-    def _end(self, call: Call, result: TransactionalResult) -> None:
+    def _end(self, call: Call, result: TransactionalResult) -> TransactionalRequest:
         producer = self._producer_id.current
-        self.queue.add(
-            self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
-        )
+        request = self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
+        self.queue.add(request)
+        return request
 
     # -- responses: an unexpected response is a fatal error ---------------------------------------
 
@@ -383,6 +414,7 @@ class TransactionManager:
             self._initialized(response, request.result)
         elif isinstance(response, EndTxnResponse):
             self._producer_id.transaction_ended(response)
+            self._decided(request)
             self._ended(request.result)
         else:
             self._finish(request.result)
@@ -392,6 +424,13 @@ class TransactionManager:
             return
         self._producer_id.initialized(response)
         self._finish(result)
+
+    def _decided(self, request: TransactionalRequest) -> None:
+        """Record that EndTxn succeeded, or was not needed because the transaction is empty.
+
+        The response to an abort does not show that an earlier commit has failed.
+        """
+        self._is_committed = request.call is Call.COMMIT
 
     def _ended(self, result: TransactionalResult) -> None:
         """Prepare for the next transaction; request a new epoch first if one is needed."""
@@ -449,6 +488,8 @@ class TransactionManager:
     def _failed(
         self, request: TransactionalRequest, code: int, action: Action, error: KafkaException
     ) -> None:
+        if request is self._commit and not request.attempts:
+            self._commit = None  # no earlier attempt can have succeeded
         if action is Action.ABORTABLE_IF_BUMP:
             action = Action.ABORTABLE if self._producer_id.can_go_on else Action.FATAL
         if action is Action.ABORTABLE and request.call is Call.ABORT:
@@ -492,6 +533,14 @@ class TransactionManager:
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
         result.finish(error)
         self._has_news = True
+
+
+def _closed_before_end() -> KafkaException:
+    message = (
+        "commit_transaction was not carried out: the producer was closed before EndTxn was sent, "
+        "and aborts the transaction; send its records again"
+    )
+    return TransactionAbortedException(message)
 
 
 def _not_sent(request: TransactionalRequest) -> KafkaException:

@@ -186,6 +186,7 @@ class TransactionQueue:
     def sent(self) -> None:
         """Record that the first request is in flight."""
         self._in_flight = self.drop_first()
+        self._in_flight.is_sent = True
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
         """Return whether a request on the network is one of this queue.

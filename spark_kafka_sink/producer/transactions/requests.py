@@ -123,8 +123,9 @@ class TransactionalRequest:
     """A request that waits or is in flight.
 
     coordinator: the key of the coordinator that gets the request, None for any broker. looks_up:
-    the key that FindCoordinator looks up, None for other requests. is_unanswered: whether it was
-    sent and the response was lost, so that a broker may have processed it. order: its place among
+    the key that FindCoordinator looks up, None for other requests. is_sent: whether it was sent at
+    least once. is_unanswered: whether it was sent and the response was lost, so that a broker may
+    have processed it. order: its place among
     requests of the same priority, which it keeps when it is sent again; -1 until it is queued.
     last_error: the last error that a broker returned for it.
     """
@@ -135,6 +136,7 @@ class TransactionalRequest:
     result: TransactionalResult
     coordinator: CoordinatorKey | None = None
     looks_up: CoordinatorKey | None = None
+    is_sent: bool = False
     is_unanswered: bool = False
     max_version: int | None = None
     min_version: int = 0

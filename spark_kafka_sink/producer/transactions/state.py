@@ -14,7 +14,8 @@ response would cause another transition, the state becomes FATAL_ERROR.
 
 If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
 abort, and init_transactions may be called again. The diagram in docs/reference/transactions.md is
-made from the table.
+made from the table. A commit that has timed out or was interrupted before EndTxn was sent also
+becomes ABORTABLE_ERROR when the producer is closed, which then aborts the transaction.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ class TransactionState(Enum):
     ABORTING = "abort_transaction is under way"
     ABORTABLE_ERROR = "the transaction can only be aborted"
     FATAL_ERROR = "the producer can only be closed"
+
+
+class Outcome(Enum):
+    """What became of a transaction; the value describes it to a user.
+
+    UNKNOWN: EndTxn was sent to commit it, and no response says whether it is committed.
+    """
+
+    NOT_COMMITTED = "its open transaction was not committed"
+    COMMITTED = "its transaction was committed"
+    UNKNOWN = "it is not known whether its transaction was committed"
 
 
 _S = TransactionState

@@ -592,6 +592,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A topic that is not known yet",
+            "A call inside a callback does not wait until the topic is known.",
+            "Call `partitions_for` before the callback, or make the call again later.",
+            places=("errors.py:NO_TOPIC_YET",),
+            tests=("unit/client/test_calls_in_callbacks.py::test_a_topic_that_is_not_known_yet",),
+        ),
+        Entry(
             "A topic that brokers refuse",
             "The name is invalid, the topic is internal, or the user lacks a right.",
             "Use another topic, or grant the rights that the message names.",
@@ -646,9 +653,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "No room in `buffer.memory`",
             "Rows come faster than the brokers acknowledge them.",
-            "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow.",
+            (
+                "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow. "
+                "Inside a callback, no call waits for room: send the rows from another thread."
+            ),
             places=("client/caller.py:Caller._no_room",),
             tests=(
+                "unit/client/test_calls_in_callbacks.py::test_memory_that_is_full",
                 "integration/test_faults.py::test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms",
             ),
         ),
@@ -1540,6 +1551,19 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "integration/test_transactions.py::test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works",
                 "unit/client/test_append_cut_short.py::test_a_table_of_which_a_part_was_appended_spoils_its_transaction",
+            ),
+        ),
+        Entry(
+            "A commit that was not carried out",
+            (
+                "`commit_transaction` had timed out or was interrupted when the producer was "
+                "closed, and the commit had not been sent to the brokers."
+            ),
+            "Send the records again: none of them is visible to `read_committed` readers.",
+            places=("producer/transactions/manager.py:_closed_before_end",),
+            tests=(
+                "unit/client/test_close_after_commit.py::test_a_commit_whose_end_txn_was_not_sent_is_aborted",
+                "unit/client/test_close_after_commit.py::test_close_raises_unless_the_transaction_was_committed",
             ),
         ),
         Entry(

@@ -31,8 +31,8 @@ class InMemorySelector:
     """Replaces `Selector`; one broker per port answers ApiVersions, Metadata and logins by PLAIN.
 
     refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
-    requests get no response. throttle_ms: the throttle time in responses. session_lifetime_ms: of a
-    login, 0 for no limit.
+    requests get no response. unanswered: the API keys whose requests get none. throttle_ms: the
+    throttle time in responses. session_lifetime_ms: of a login, 0 for no limit.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class InMemorySelector:
         self.refuse_by_tls: set[str] = set()
         self.hang = False
         self.silent = False
+        self.unanswered = set[int]()
         self.throttle_ms = 0
         self.session_lifetime_ms = 0
         self.connects: list[int] = []
@@ -75,7 +76,7 @@ class InMemorySelector:
         self.versions.append((key, version))
         self._requests.setdefault(port, []).append(key)
         self._pending.append(Sent(channel_id))
-        if not self.silent:
+        if not self.silent and key not in self.unanswered:
             answer = self.answer(key, version, correlation_id)
             self._pending.append(Received(channel_id, answer))
 

@@ -18,8 +18,10 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import deadlines, io_thread
+from spark_kafka_sink.client import deadlines, io_thread, unclosed
 from spark_kafka_sink.wire.messages import MetadataResponse
+from support.pure.pure_transactions import PureTransactions
+from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY
 
 
@@ -102,6 +104,35 @@ def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+class StuckThread(NoThread):
+    """An I/O thread that does not end, because a callback does not return."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def join(self, timeout: float | None = None) -> None:
+        """Let the time pass, and give up at once if there is no limit."""
+        self._clock.now += timeout or 0
+
+    def is_alive(self) -> bool:
+        """Return True."""
+        return True
+
+
+def stop_time_and_thread(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """As `stop_time`, but the I/O threads do not end, and no earlier producer is open."""
+    clock = stop_time(monkeypatch)
+    monkeypatch.setattr(unclosed, "_unclosed", {})
+    thread = "spark_kafka_sink.client.io_thread.threading.Thread"
+    monkeypatch.setattr(thread, lambda **_: StuckThread(clock))
+    return clock
+
+
+def press_ctrl_c() -> None:
+    """Raise KeyboardInterrupt."""
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def made(**config: object) -> Iterator[KafkaProducer]:
     """Yield a producer without metadata; options with _ instead of dots."""
@@ -112,6 +143,15 @@ def made(**config: object) -> Iterator[KafkaProducer]:
     finally:
         producer.close(0)
         producer._thread._client.close()  # as the I/O thread does
+
+
+def in_transaction(producer: KafkaProducer) -> PureTransactions:
+    """Begin a transaction of a transactional producer, with the test as its coordinator."""
+    transactions = PureTransactions()
+    assert producer._state.transactions is not None
+    transactions.manager = producer._state.transactions
+    transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
+    return transactions.writing()
 
 
 def update_metadata(producer: KafkaProducer, response: MetadataResponse) -> None:

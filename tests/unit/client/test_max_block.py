@@ -13,8 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.pure.pure_transactions import PARTITION, PureTransactions
-from support.pure.timed_waits import Clock, NoThread, made, stop_time, update_metadata
-from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.timed_waits import (
+    Clock,
+    in_transaction,
+    made,
+    press_ctrl_c,
+    stop_time,
+    stop_time_and_thread,
+    update_metadata,
+)
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -159,15 +166,6 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
         assert str(error.__cause__) in str(error)
 
 
-def in_transaction(producer: KafkaProducer) -> PureTransactions:
-    """Begin a transaction of a transactional producer, with the test as its coordinator."""
-    transactions = PureTransactions()
-    assert producer._state.transactions is not None
-    transactions.manager = producer._state.transactions
-    transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
-    return transactions.writing()
-
-
 def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clock) -> None:
     with made(transactional_id="tid") as producer:
         producer._state.metadata.track(TOPIC, clock.now)
@@ -183,29 +181,10 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         assert sent.done()
 
 
-class StuckThread(NoThread):
-    """An I/O thread that does not end, because a callback does not return."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def join(self, timeout: float | None = None) -> None:
-        """Let the time pass."""
-        assert timeout is not None
-        self._clock.now += timeout
-
-    def is_alive(self) -> bool:
-        """Return True."""
-        return True
-
-
 @pytest.fixture
-def stuck(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock, where no I/O thread ends."""
-    monkeypatch.setattr(unclosed, "_unclosed", {})
-    thread = "spark_kafka_sink.client.io_thread.threading.Thread"
-    monkeypatch.setattr(thread, lambda **_: StuckThread(clock))
-    return clock
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of producers whose I/O threads do not end."""
+    return stop_time_and_thread(monkeypatch)
 
 
 @contextmanager
@@ -250,10 +229,6 @@ def test_ctrl_c_in_a_with_block_takes_five_seconds_at_most(
 def enter_and_exit(producer: KafkaProducer) -> None:
     with producer:
         pass
-
-
-def press_ctrl_c() -> None:
-    raise KeyboardInterrupt
 
 
 def fail_batches(producer: KafkaProducer) -> None:
@@ -441,24 +416,18 @@ def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> N
     producer._state.notify()
 
 
-@pytest.mark.parametrize("lost_after_s", [None, 0.5])
 def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
-    clock: Clock, lost_after_s: float | None
+    clock: Clock,
 ) -> None:
     with made(transactional_id="tid", max_block_ms=3000) as producer:
         transactions = commit_in_vain(producer, clock)
-
-        def lose() -> None:
-            lose_the_batch(producer, transactions)
 
         def answer_all() -> None:
             transactions.run()
             producer._state.notify()
 
         began_at = clock.now
-        if lost_after_s is None:
-            lose()
-        clock.after(lost_after_s, lose)
+        lose_the_batch(producer, transactions)
         clock.after(1.0, answer_all)
         with pytest.raises(TransactionAbortableException, match=r"delivery\.timeout\.ms has pas"):
             producer.close()

@@ -399,6 +399,24 @@ def test_a_log_handler_that_raises_as_the_partitioner_does_keeps_no_row_from_its
         assert len(handler.lines) == 1
 
 
+def test_the_text_of_a_partitioner_s_exception_is_made_without_the_lock() -> None:
+    held = list[bool]()
+
+    class SeeingError(Exception):
+        def __str__(self) -> str:
+            held.append(producer._appender.append_lock.locked())
+            return "seen"
+
+    def partitioner(_: str, __: pa.RecordBatch, ___: int) -> list[int]:
+        raise SeeingError
+
+    with producing(partitioner, linger_ms=0) as producer:
+        with pytest.raises(KafkaException, match="seen"):
+            producer.send(TOPIC, b"bad").result(A_WHILE_S)
+        assert held
+        assert not any(held)
+
+
 def broken(*_: object) -> None:
     message = "broken"
     raise ValueError(message)

@@ -118,7 +118,7 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
         (first, REQUEST_TIMED_OUT),
         (second, REQUEST_TIMED_OUT),
     ]
-    assert "no response within request.timeout.ms=30000" in failed[0].reason
+    assert "no response to Metadata within request.timeout.ms=30000" in failed[0].reason
     assert NodeDown(1, failed[0].reason) in events
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from socket import AF_INET
 
 import pytest
-from support.pure.client_world import NODES, World, metadata
+from support.pure.client_world import BOOTSTRAP, NODES, World, metadata
 
 from spark_kafka_sink.logs import _warned_of, warn_once_now
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import HostResolver
+from spark_kafka_sink.wire.exchange import Answered
+from spark_kafka_sink.wire.messages import METADATA
 
 
 def test_a_broker_that_has_recovered_is_not_blamed() -> None:
@@ -132,6 +134,71 @@ def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
     (warning,) = warnings()
     assert "no broker has answered for 5 s, still trying: " in warning
     assert "bootstrap (127.0.0.1:1002): it accepts connections but has sent nothing" in warning
+
+
+@pytest.mark.parametrize("node_id", [None, 1], ids=["bootstrap", "broker"])
+def test_a_broker_that_answers_api_versions_and_then_nothing_is_named_with_the_request(
+    node_id: int | None, warnings: Callable[[], list[str]]
+) -> None:
+    world = World(bootstrap=BOOTSTRAP[:1])
+    world.selector.unanswered.add(METADATA.key)
+    if node_id is not None:
+        world.bring_up(node_id)
+    world.client.send(metadata(node_id))
+    node = "bootstrap (127.0.0.1:1001)" if node_id is None else "node 1 (127.0.0.1:2001)"
+    while world.now < 4.9:
+        world.poll()
+        world.now += 0.1
+    assert warnings() == [], "it is too early"
+    for _ in range(3):
+        world.now += 0.1
+        world.poll()
+    assert warnings() == [
+        f"no broker has answered for 5 s, still trying: {node}: no response to Metadata for 5 s"
+    ]
+    assert world.client.last_errors() == f"{node}: no response to Metadata for 5 s"
+
+
+def test_the_client_wakes_up_when_the_warning_about_a_request_is_due() -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.unanswered.add(METADATA.key)
+    world.client.send(metadata(1))
+    world.poll()
+    world.now += 2
+    assert world.client._next_deadline(world.now) == pytest.approx(5.0)
+    world.now += 4
+    for _ in range(2):
+        world.poll()
+    assert world.client._next_deadline(world.now) == pytest.approx(30.0)
+
+
+def test_a_broker_that_answers_one_request_after_the_other_is_not_silent(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.unanswered.add(METADATA.key)
+    for _ in range(5):
+        world.client.send(metadata(1))
+    _, version = world.selector.versions[-1]
+    for number in range(1, 6):
+        world.poll()
+        world.now += 3
+        world.poll()
+        world.selector.say(2001, world.selector.answer(METADATA.key, version, number))
+    assert warnings() == []
+
+
+def test_a_broker_that_has_answered_while_the_thread_was_busy_is_not_silent(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.client.send(metadata(1))
+    world.now += 10
+    assert any(isinstance(event, Answered) for event in world.poll())
+    assert warnings() == []
 
 
 def test_a_handler_that_raises_for_the_warning_of_silence_stops_nothing(

@@ -6,6 +6,7 @@ import pytest
 from support.pure.pure_producer import FULL, PureProducer, Settings, batches, sequences
 
 from spark_kafka_sink.errors import (
+    ApiException,
     NotEnoughReplicasException,
     PolicyViolationException,
     SaslAuthenticationException,
@@ -70,6 +71,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     assert isinstance(batch.error, TimeoutException)
     assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
     assert "it has no leader at present" in str(batch.error)
+    assert batch.error.attempts == 0
     assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
 
 
@@ -148,6 +150,7 @@ def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix
         "NOT_ENOUGH_REPLICAS (19) from node 1; fewer replicas are in sync than "
         "min.insync.replicas asks for"
     ) in str(batch.error)
+    assert batch.error.attempts == 3
     cause = batch.error.__cause__
     assert isinstance(cause, NotEnoughReplicasException)
     assert (cause.topic, cause.partition, cause.node_id, cause.attempts) == ("t", 0, 1, 3)
@@ -243,6 +246,8 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
     producer.poll()
     in_flight, waiting = producer.done()
     assert (in_flight.state, waiting.state) == (BatchState.ABANDONED, BatchState.FAILED)
+    errors = [batch.error for batch in (in_flight, waiting)]
+    assert [error.attempts for error in errors if isinstance(error, ApiException)] == [1, 0]
     assert producer.accumulator.pool.available_bytes < producer.settings.buffer_memory
     producer.lose(request, TIMED_OUT)
     assert producer.done() == []
