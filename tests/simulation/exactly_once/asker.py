@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simulation.exactly_once.process import Places, Process
+from simulation.exactly_once.process import Places, Process, Waits
 from simulation.scheduler import SimulationError
 from spark_kafka_sink.commit.questions import Answer, Ask, Question, Reply
 from spark_kafka_sink.commit.steps import Step
@@ -54,7 +54,12 @@ class Asker(Process):
         """Go on with the machine."""
         while self._then is not None and self._step is not None:
             while self._machine.outcome is None:
-                answers = self.client.answers()
+                try:
+                    answers = self.client.answers()
+                except Waits:
+                    # The simulated selector waits by this exception: no interrupt has come.
+                    self.client._client._is_interrupted = False
+                    raise
                 if not answers:
                     message = f"{self.name}: {self._machine!r} waits for nothing"
                     raise SimulationError(message)
