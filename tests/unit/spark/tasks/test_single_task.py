@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.questions import (
@@ -54,6 +55,7 @@ class Client:
         self.described: list[Reply] = [Described(ONGOING, PRODUCER)]
         self._now = 0.0
         self.batch: bytes | None = None
+        self.acls = Acls()
 
     def now(self) -> float:
         """Return the time."""
