@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -192,6 +193,7 @@ class Sts(HTTPServer):
         """The access key that signed each request."""
         self.containers = 0
         """How often the credentials of a container were asked for."""
+        self.has_container = False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -199,7 +201,16 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Sts)
         server.containers += 1
-        self.send_error(404)
+        if not server.has_container:
+            self.send_error(404)
+            return
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + server.life_s))
+        names = ("AccessKeyId", "SecretAccessKey", "Token")
+        body = json.dumps({**dict.fromkeys(names, "OFCONTAINER"), "Expiration": end}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_POST(self) -> None:
         server = self.server
@@ -351,6 +362,7 @@ def test_tasks_of_two_users_of_aws_do_not_share_a_producer(
         each.close(0)
     assert used[0] is used[1] is used[3]
     assert used[2] is not used[0]
+    wait_for_fetches()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -364,11 +376,39 @@ def test_a_client_never_gets_a_token_of_another_user_of_aws(
     users.set("ALICE", secret="new")
     assert tokens.source._fetch().value
     users.set("BOB")
-    with pytest.raises(TokenException, match="key or the role of AWS's credentials has changed"):
+    with pytest.raises(TokenException, match="key, the role or the source of AWS's credentials has"):
         tokens.source._fetch()
     other = AwsTokens(users.config, OptionValues(users.config))
     assert other.source is not tokens.source
     assert other.source._fetch().value
+
+
+def test_a_client_with_credentials_of_a_container_never_gets_a_token_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts
+) -> None:
+    sts.has_container = True
+    url = f"http://127.0.0.1:{sts.server_port}/"
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+    users = Users("default profile", tmp_path, monkeypatch)
+    tokens = AwsTokens(users.config, OptionValues(users.config))
+    # It may be another key each time.
+    for fetches in (1, 2):
+        assert "OFCONTAINER" in _signed(tokens.source._fetch().value)
+        assert sts.containers == fetches
+    users.set("BOB")
+    with pytest.raises(TokenException, match="source of AWS's credentials has changed") as caught:
+        tokens.source._fetch()
+    assert caught.value.is_final
+    other = AwsTokens(users.config, OptionValues(users.config))
+    assert other.source is not tokens.source
+    assert "BOB" in _signed(other.source._fetch().value)
+    (tmp_path / "credentials").unlink()
+    assert "OFCONTAINER" in _signed(tokens.source._fetch().value)
+
+
+def _signed(token: str) -> str:
+    """Return the URL that a token contains."""
+    return base64.urlsafe_b64decode(token + "==").decode()
 
 
 @pytest.mark.parametrize("place", ["environment", "profile"])
@@ -560,6 +600,16 @@ def refused_source(given: ProducerConfig) -> Iterator[None]:
     assert made.problem
     yield
     made.close()
+    wait_for_fetches()
+
+
+def wait_for_fetches() -> None:
+    """Wait until the sources without clients have ended, so that no other test gets a request."""
+    sources = SOURCES._sources.values()
+    ends_at = time.monotonic() + 60
+    while any(source._thread is not None for source in sources):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
 
 
 def test_what_is_missing_is_told_before_any_connection(
