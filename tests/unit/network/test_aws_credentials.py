@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 import pytest
 from support.brokers.msk_broker import MskBroker
 from support.brokers.scripted_broker import describe
+from support.pure.interrupts import InterruptError
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.auth.aws import AwsOptions
@@ -35,6 +36,7 @@ from spark_kafka_sink.network.aws_credentials import AwsTokens, _botocore_creden
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 SECRET = "of-the-key/+"
@@ -409,6 +411,27 @@ def test_a_client_with_credentials_of_a_container_never_gets_a_token_of_a_key(
 def _signed(token: str) -> str:
     """Return the URL that a token contains."""
     return base64.urlsafe_b64decode(token + "==").decode()
+
+
+def test_a_client_keeps_its_user_of_aws_after_an_interrupt(
+    broker: MskBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_selector: Selector, _timeout_s: float) -> list[object]:
+        raise InterruptError
+
+    with KafkaAdmin(config(broker)) as admin:
+        assert admin.topics(["t"])["t"].partitions == 1
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FILEKEY")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-file")
+        with monkeypatch.context() as patch, pytest.raises(InterruptError):
+            patch.setattr(Selector, "poll", interrupt)
+            admin.topics(["t"])
+        assert admin.topics(["t"])["t"].partitions == 1
+        (source,) = SOURCES._sources.values()
+        assert source.is_in_use, "nothing refreshes the token after the interrupt"
+    assert not source.is_in_use
+    assert len(broker.tokens) == 2, "no connection was made after the interrupt"
+    assert all("X-Amz-Credential=KEY%2F" in _signed(each) for each in broker.tokens)
 
 
 @pytest.mark.parametrize("place", ["environment", "profile"])
