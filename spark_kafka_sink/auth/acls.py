@@ -116,6 +116,9 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
         return _known(primary), "the first part of the Kerberos principal"
     if jaas.has_token(config.sasl_mechanism):
         return "", "the owner of the delegation token"
+    # A reference may be resolved to "true".
+    if jaas.resolved(lambda v: "true" if "${" in v else v).has_token(config.sasl_mechanism):
+        return "", "the user who logs in, or the owner of the delegation token"
     user = config.sasl_username or jaas.options.get("username", "")
     return _known(user), "the user who logs in"
 
