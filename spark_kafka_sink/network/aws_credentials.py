@@ -161,7 +161,8 @@ def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
 
     It is the id of a long-term access key, or the role and the session of a profile or of a web
     identity. Of single sign-on, it is the account and the role. It is empty if the options alone
-    name the user, and if it is known only after a request, as for the role of a machine. Raise ConfigException if an option is invalid.
+    name the user, and if it is known only after a request, as for the role of a machine.
+    Raise ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 
