@@ -117,7 +117,11 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
     if jaas.has_token(config.sasl_mechanism):
         return "", "the owner of the delegation token"
     user = config.sasl_username or jaas.options.get("username", "")
-    return _known(user), "the user who logs in"
+    described = "the user who logs in"
+    # A reference may be resolved to "true".
+    if jaas.resolved(lambda v: "true" if "${" in v else v).has_token(config.sasl_mechanism):
+        user, described = "", f"{described}, or the owner of the delegation token"
+    return _known(user), described
 
 
 def _known(name: str) -> str:

@@ -12,7 +12,8 @@ If that fetch fails, it is repeated after a pause, and the old token serves unti
 
 The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
 token is still used until then: the cause may be that broker's clock or keys. In this case the next
-tokens are rejected, too, so the fetches become rarer, until a broker accepts a token.
+tokens are rejected, too, so the fetches become rarer, until a broker accepts a token. If every
+client is gone by then, the next client does not get a rejected token, and fetches one at once.
 
 A failure that a retry will probably not overcome is raised to clients that wait for a token. The
 fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
@@ -130,6 +131,20 @@ class TokenRenewal:
         pause_s = least_s * 2.0 ** min(self._refused_before, 64)
         if now >= self._fetched_at + min(pause_s, max(least_s, _LONGEST_FRESH_S)):
             self.fetch_now(token, now)
+
+    def attached(self, *, is_first: bool) -> None:
+        """Prepare for a new client: the user may have fixed the cause of a failure before.
+
+        is_first: whether there are no other clients. The token of rejected clients is then dropped.
+        A pause after a failure that a retry may overcome goes on.
+        """
+        if self.failure is not None and self.failure.is_final:
+            self.failure, self.fetch_at = None, 0.0
+        if is_first and (self._is_refused or self._refused_before):
+            self._token, self._ends_at = None, 0.0
+            self._is_refused, self._refused_before = False, 0
+            if self.failure is None:
+                self.fetch_at = 0.0
 
     def accepted(self, token: OAuthBearerToken) -> None:
         """Record that a broker has accepted a token."""

@@ -141,10 +141,11 @@ class AwsTokens:
         except ConfigException as error:
             raise TokenException(str(error), is_final=True) from None
         # Compared after the credentials were read, because their file may be replaced at any time.
-        if self._identity not in ("", _identity(options)):
+        # It is empty for the credentials of a machine, for example, and stays so.
+        if self._identity != _identity(options):
             raise TokenException(
-                "the access key or the role of AWS's credentials has changed since this client was "
-                f"created: {OTHER_USER}",
+                "the access key, the role or the source of AWS's credentials has changed since "
+                f"this client was created: {OTHER_USER}",
                 is_final=True,
             )
         now = time.time()
@@ -159,8 +160,9 @@ def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
     """Return a digest of what identifies the user of the AWS credentials, without a request to AWS.
 
     It is the id of a long-term access key, or the role and the session of a profile or of a web
-    identity. It is empty if the options alone name the user, and if it is known only after a
-    request, as for the role of a machine. Raise ConfigException if an option is invalid.
+    identity. Of single sign-on, it is the account and the role. It is empty if the options alone
+    name the user, and if it is known only after a request, as for the role of a machine.
+    Raise ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 

@@ -10,11 +10,12 @@ This module looks up no names in DNS: krb5.conf sets how the host names in princ
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
-from spark_kafka_sink.auth.mechanisms import GSSAPI, OTHER_USER, printable
+from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.errors import (
     ConfigException,
     NetworkException,
@@ -61,32 +62,32 @@ def cached_principal(options: KerberosOptions) -> str:
 
     Raise SaslAuthenticationException if the cache has no tickets.
     """
-    return str(kerberos_credentials(options, b"").name)
+    return ticket_facts(kerberos_credentials(options, b""))[0]
+
+
+def ticket_facts(credentials: Any) -> tuple[str, int]:  # noqa: ANN401 - of the library
+    """Return the principal of the client's ticket, and when the ticket expires.
+
+    The time is in seconds since 1970.
+    """
+    return str(credentials.name), int(time.time()) + int(credentials.lifetime or 0)
 
 
 def gssapi_exchange(
     options: KerberosOptions,
     host: str,
     credentials: Any,  # noqa: ANN401 - of the library
-    principal: str | None = None,
 ) -> GssapiExchange:
     """Return the SASL exchange of a Kerberos login at the broker `host`.
 
     This may block until the KDC sends a ticket for the broker.
 
-    credentials: those that `kerberos_credentials` has returned. principal: the principal of earlier
-    logins with the same ticket cache. Raise SaslAuthenticationException if there is no ticket, and
-    NetworkException if a retry may find one.
+    credentials: those that `kerberos_credentials` has returned. Raise SaslAuthenticationException
+    if there is no ticket, and NetworkException if a retry may find one.
     """
     from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
     from gssapi.exceptions import GSSError  # noqa: PLC0415
 
-    user = str(credentials.name)
-    if principal is not None and user != principal:
-        raise SaslAuthenticationException(
-            f"the ticket cache now has tickets of {user!r}, and had tickets of {principal!r} "
-            f"before: {OTHER_USER}"
-        )
     service = f"{options.service}@{host}"
     try:
         context = SecurityContext(

@@ -131,8 +131,8 @@ class MadeAhead(Generic[_T]):
             return True
         making = _Making()
         making.call = as_options_are_named_here(lambda: self._run(key, making))
-        self._made[key] = making
         try:
+            self._made[key] = making
             self._threads.run(making.call)
         except RuntimeError:
             # The interpreter is exiting, or the system cannot start another thread.

@@ -31,6 +31,7 @@ from spark_kafka_sink.network.gssapi import (
     check_keytab,
     gssapi_exchange,
     kerberos_credentials,
+    ticket_facts,
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.option_values import OptionValues
@@ -49,24 +50,27 @@ class _Failures:
 
     def __init__(self) -> None:
         self._random = Random()  # noqa: S311 - jitter, not secrets
-        # The last failure of a kind, when its pause ends, and the number of failures. Each change
-        # is one atomic operation, so no lock is needed.
-        self._kept: dict[Hashable, tuple[str, float, int]] = {}
+        # The last failure of a kind: with what it was requested, its message, when its pause ends,
+        # and the number of failures. Each change is one atomic operation, so no lock is needed.
+        self._kept: dict[str, tuple[Hashable, str, float, int]] = {}
 
-    def result(self, kind: Hashable, request: Callable[[], _T]) -> _T:
+    def result(self, kind: str, given: Hashable, request: Callable[[], _T]) -> _T:
         """Return the result of a request to the KDC.
 
-        Raise SaslAuthenticationException if the request, or one of the same kind before, failed
-        finally.
+        Raise SaslAuthenticationException if the request, or the one of the same kind before, failed
+        finally. given: what identifies the keytab or the ticket. A failure with another one does
+        not count.
         """
-        message, ends_at, failures = self._kept.get(kind, ("", 0.0, 0))
+        given_before, message, ends_at, failures = self._kept.get(kind, (given, "", 0.0, 0))
+        if given_before != given:
+            ends_at, failures = 0.0, 0
         if time.monotonic() < ends_at:
             raise SaslAuthenticationException(message)
         try:
             found = request()
         except SaslAuthenticationException as error:
             ends_at = time.monotonic() + _PAUSE.delay_s(failures, self._random)
-            self._kept[kind] = str(error), ends_at, failures + 1
+            self._kept[kind] = given, str(error), ends_at, failures + 1
             raise
         self._kept.pop(kind, None)
         return found
@@ -141,20 +145,30 @@ class Kerberos:
             raise SaslAuthenticationException(
                 f"the {options.user} has changed since this client was created: {OTHER_USER}"
             )
-        if options.principal is None and self._cached_principal is None:
-            self._cached_principal = cached_principal(options)
-        principal = self._cached_principal
+        given: Hashable
         if options.keytab is None:
             credentials = kerberos_credentials(options, b"")
+            given = ticket_facts(credentials)
+            if options.principal is None:
+                self._check_cached_principal(given[0])
         else:
             # A failure is that of all brokers. Another keytab is tried at once.
-            digest = hashlib.sha256(keytab).digest()
+            given = hashlib.sha256(keytab).digest()
             credentials = self._failures.result(
-                digest, lambda: kerberos_credentials(options, keytab)
+                "", given, lambda: kerberos_credentials(options, keytab)
             )
         return self._failures.result(
-            host, lambda: gssapi_exchange(options, host, credentials, principal)
+            host, given, lambda: gssapi_exchange(options, host, credentials)
         )
+
+    def _check_cached_principal(self, found: str) -> None:
+        """Raise SaslAuthenticationException if the ticket cache had another principal before."""
+        before = self._cached_principal = self._cached_principal or found
+        if found != before:
+            raise SaslAuthenticationException(
+                f"the ticket cache now has tickets of {found!r}, and had tickets of {before!r} "
+                f"before: {OTHER_USER}"
+            )
 
     def _options(self) -> tuple[KerberosOptions, bytes]:
         """Return the Kerberos options, and the contents of the keytab, empty if there is no keytab.

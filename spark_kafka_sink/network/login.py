@@ -3,7 +3,8 @@
 All clients of a process with equal configurations share one `TokenSource`: producer, admin client
 and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
 wakes the selectors of the clients. The thread runs while any client may log in, and refreshes the
-token before it expires. When there are no clients, the source keeps the token for the next client.
+token before it expires. When there are no clients, the source keeps the token for the next client,
+unless brokers have rejected it.
 A call may never return, so another thread is started after a while, up to a limit.
 
 A forked child starts without sources, because it must not use the tokens and threads of its parent.
@@ -83,10 +84,7 @@ class TokenSource:
     def attach(self, user: LoginUser) -> None:
         """Fetch tokens for a client, and wake it after each fetch."""
         with self._lock:
-            failure = self._renewal.failure
-            if failure is not None and failure.is_final:
-                # The user may have fixed the cause before this client was made.
-                self._renewal.failure, self._renewal.fetch_at = None, 0.0
+            self._renewal.attached(is_first=not self.is_in_use)
             self._users.add(user)
             self._go_on()
 

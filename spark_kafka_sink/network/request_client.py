@@ -129,9 +129,12 @@ class ConsumerNetworkClient:
         identity: str = "",
     ) -> Self:
         """Return a client with its own network client. identity: as in `Security`."""
+        security = Security.of(config, identity=identity)
 
         def connect() -> NetworkClient:
-            security = Security.of(config, identity=identity)
+            # After an interrupt, the client must not become another user.
+            if security is not None:
+                security.reopen()
             selector_class = Selector if security is None else security.selector_class
             return NetworkClient(
                 selector_class(

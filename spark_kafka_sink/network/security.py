@@ -293,6 +293,7 @@ class Security:
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
+        self._is_closed = False
         # The driver may have just created the token of a task. Its time of issue is not enough to
         # see this, because the clocks of the two machines may differ.
         self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
@@ -328,9 +329,19 @@ class Security:
 
     def close(self) -> None:
         """Stop calling `wake`."""
+        self._is_closed = True
         self.wake = lambda: None
         if self._oauth is not None and self._oauth.source is not None:
             self._oauth.source.detach(self)
+
+    def reopen(self) -> None:
+        """Make logins again after `close`, for new connections of the same client.
+
+        They log in as the same user as the connections before.
+        """
+        if self._is_closed and self._oauth is not None and self._oauth.source is not None:
+            self._oauth.source.attach(self)
+        self._is_closed = False
 
     @property
     def selector_class(self) -> type[Selector]:

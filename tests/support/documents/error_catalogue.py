@@ -884,6 +884,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/gssapi.py:_failure",
                 "network/kerberos.py:_Failures.result",
                 "network/kerberos.py:Kerberos._exchange",
+                "network/kerberos.py:Kerberos._check_cached_principal",
                 "network/kerberos.py:Kerberos._options",
                 "network/kerberos.py:Kerberos._checked_cache",
             ),

@@ -71,6 +71,16 @@ def by_jaas(module: str, options: str) -> dict[str, str]:
             | {"sasl.mechanism": "SCRAM-SHA-256"},
             "'User:b'\"'\"'ob' ",
         ),
+        (
+            by_jaas("scram.ScramLoginModule", 'username="erin" password="x" tokenauth=""')
+            | {"sasl.mechanism": "SCRAM-SHA-256"},
+            "User:erin ",
+        ),
+        (
+            by_jaas("scram.ScramLoginModule", 'username="dave" password="x" tokenauth="${env:T}"')
+            | {"sasl.mechanism": "PLAIN"},
+            "User:dave ",
+        ),
         (SASL | {"sasl.kerberos.principal": "carol/host@REALM"}, "User:carol "),
     ],
 )
@@ -92,6 +102,11 @@ def test_the_principal_is_named_where_the_configuration_says_it(
             by_jaas("scram.ScramLoginModule", 'username="id" password="x" tokenauth="true"')
             | {"sasl.mechanism": "SCRAM-SHA-256"},
             "the owner of the delegation token",
+        ),
+        (
+            by_jaas("scram.ScramLoginModule", 'username="id" password="x" tokenauth="${env:T}"')
+            | {"sasl.mechanism": "SCRAM-SHA-256"},
+            "the user who logs in, or the owner of the delegation token",
         ),
         (
             by_jaas("plain.PlainLoginModule", 'username="${env:U}" password="x" tokenauth="true"')

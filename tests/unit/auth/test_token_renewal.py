@@ -188,6 +188,40 @@ def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> N
     assert made.serving(1030.0) is first
 
 
+def test_the_first_client_of_all_gets_no_token_that_was_refused() -> None:
+    made = renewal()
+    first, second = token(9000.0), token(9000.0, "second")
+    made.fetched(first, 1000.0, 0.0)
+    made.attached(is_first=True)
+    assert made.serving(1000.0) is first
+    made.refused(first, 1000.0)
+    made.attached(is_first=False)
+    assert made.serving(1001.0) is first
+    # The next one is fetched before the cause is mended, and nobody logs in with it.
+    made.fetched(second, 1060.0, 0.0)
+    made.attached(is_first=True)
+    assert made.serving(1061.0) is None
+    assert made.fetch_at <= 1061.0
+    # Another is refused once the shortest pause is over.
+    made.fetched(third := token(9000.0, "third"), 1061.0, 0.0)
+    made.refused(third, 1121.0)
+    assert made.fetch_at == 1121.0
+
+
+def test_a_new_client_does_not_shorten_a_pause_that_the_endpoint_wants() -> None:
+    made = renewal()
+    first = token(9000.0)
+    made.fetched(first, 1000.0, 0.0)
+    made.refused(first, 1060.0)
+    made.failed(TokenException("busy", retry_after_s=60.0), 1060.0, CHANCE)
+    made.attached(is_first=True)
+    assert made.serving(1061.0) is None
+    assert made.fetch_at == 1120.0
+    made.failed(TokenException("wrong", is_final=True), 1120.0, CHANCE)
+    made.attached(is_first=False)
+    assert (made.failure, made.fetch_at) == (None, 0.0)
+
+
 def test_a_token_may_be_wanted_before_its_window_but_no_failed_fetch_is_hurried() -> None:
     made = renewal()
     first = token(1060.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs
 import pytest
 from support.brokers.msk_broker import MskBroker
 from support.brokers.scripted_broker import describe
+from support.pure.interrupts import InterruptError
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.auth.aws import AwsOptions
@@ -34,6 +36,7 @@ from spark_kafka_sink.network.aws_credentials import AwsTokens, _botocore_creden
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 SECRET = "of-the-key/+"
@@ -192,6 +195,7 @@ class Sts(HTTPServer):
         """The access key that signed each request."""
         self.containers = 0
         """How often the credentials of a container were asked for."""
+        self.has_container = False
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -199,7 +203,16 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Sts)
         server.containers += 1
-        self.send_error(404)
+        if not server.has_container:
+            self.send_error(404)
+            return
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + server.life_s))
+        names = ("AccessKeyId", "SecretAccessKey", "Token")
+        body = json.dumps({**dict.fromkeys(names, "OFCONTAINER"), "Expiration": end}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_POST(self) -> None:
         server = self.server
@@ -351,6 +364,7 @@ def test_tasks_of_two_users_of_aws_do_not_share_a_producer(
         each.close(0)
     assert used[0] is used[1] is used[3]
     assert used[2] is not used[0]
+    wait_for_fetches()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -364,11 +378,61 @@ def test_a_client_never_gets_a_token_of_another_user_of_aws(
     users.set("ALICE", secret="new")
     assert tokens.source._fetch().value
     users.set("BOB")
-    with pytest.raises(TokenException, match="key or the role of AWS's credentials has changed"):
+    with pytest.raises(TokenException, match="the role or the source of AWS's credentials has"):
         tokens.source._fetch()
     other = AwsTokens(users.config, OptionValues(users.config))
     assert other.source is not tokens.source
     assert other.source._fetch().value
+
+
+def test_a_client_with_credentials_of_a_container_never_gets_a_token_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: Sts
+) -> None:
+    sts.has_container = True
+    url = f"http://127.0.0.1:{sts.server_port}/"
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+    users = Users("default profile", tmp_path, monkeypatch)
+    tokens = AwsTokens(users.config, OptionValues(users.config))
+    # It may be another key each time.
+    for fetches in (1, 2):
+        assert "OFCONTAINER" in _signed(tokens.source._fetch().value)
+        assert sts.containers == fetches
+    users.set("BOB")
+    with pytest.raises(TokenException, match="source of AWS's credentials has changed") as caught:
+        tokens.source._fetch()
+    assert caught.value.is_final
+    other = AwsTokens(users.config, OptionValues(users.config))
+    assert other.source is not tokens.source
+    assert "BOB" in _signed(other.source._fetch().value)
+    (tmp_path / "credentials").unlink()
+    assert "OFCONTAINER" in _signed(tokens.source._fetch().value)
+
+
+def _signed(token: str) -> str:
+    """Return the URL that a token contains."""
+    return base64.urlsafe_b64decode(token + "==").decode()
+
+
+def test_a_client_keeps_its_user_of_aws_after_an_interrupt(
+    broker: MskBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_selector: Selector, _timeout_s: float) -> list[object]:
+        raise InterruptError
+
+    with KafkaAdmin(config(broker)) as admin:
+        assert admin.topics(["t"])["t"].partitions == 1
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FILEKEY")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-file")
+        with monkeypatch.context() as patch:
+            patch.setattr(Selector, "poll", interrupt)
+            with pytest.raises(InterruptError):
+                admin.topics(["t"])
+        assert admin.topics(["t"])["t"].partitions == 1
+        (source,) = SOURCES._sources.values()
+        assert source.is_in_use, "nothing refreshes the token after the interrupt"
+    assert not source.is_in_use
+    assert len(broker.tokens) == 2, "no connection was made after the interrupt"
+    assert all("X-Amz-Credential=KEY%2F" in _signed(each) for each in broker.tokens)
 
 
 @pytest.mark.parametrize("place", ["environment", "profile"])
@@ -560,6 +624,16 @@ def refused_source(given: ProducerConfig) -> Iterator[None]:
     assert made.problem
     yield
     made.close()
+    wait_for_fetches()
+
+
+def wait_for_fetches() -> None:
+    """Wait until the sources without clients have ended, so that no other test gets a request."""
+    sources = SOURCES._sources.values()
+    ends_at = time.monotonic() + 60
+    while any(source._thread is not None for source in sources):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
 
 
 def test_what_is_missing_is_told_before_any_connection(

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import KafkaException, NetworkException, SaslAuthenticationException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network import kerberos
+from spark_kafka_sink.network import gssapi, kerberos
 from spark_kafka_sink.network.security import Security
 
 WAIT_S = 20
@@ -22,19 +22,21 @@ class Kdc:
     """Stands for the library and the KDC, with a clock of its own.
 
     asked: a principal for each request of a client's ticket, and a host for each of a broker's.
-    refused: which of them the KDC refuses, and how.
+    refused: which of them the KDC refuses, and how. principal, ends_at: of the client's ticket.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.asked: list[str] = []
         self.refused: dict[str, KafkaException] = {}
+        self.principal, self.ends_at = "u@REALM", 9000
         self.keytab = folder / "keytab"
         self.put(b"first")
         monkeypatch.setattr(kerberos, "check_kerberos", lambda: None)
         monkeypatch.setattr(kerberos, "kerberos_credentials", lambda options, _: self._ask("u"))
         monkeypatch.setattr(kerberos, "gssapi_exchange", lambda _, host, *__: self._ask(host))
         monkeypatch.setattr(kerberos, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(gssapi, "time", SimpleNamespace(time=lambda: self.now))
         monkeypatch.setattr(kerberos, "Random", lambda: SimpleNamespace(uniform=lambda *_: 1.0))
 
     def put(self, key: bytes) -> None:
@@ -45,18 +47,23 @@ class Kdc:
         self.asked.append(name)
         if name in self.refused:
             raise self.refused[name]
-        return SimpleNamespace(name=name)
+        return SimpleNamespace(name=self.principal, lifetime=self.ends_at - self.now)
 
-    def client(self) -> Security:
-        """Return a client that logs in by the keytab."""
+    def client(self, *, has_cache: bool = False) -> Security:
+        """Return a client that logs in by the keytab, or by a ticket cache."""
+        by_keytab = {
+            "sasl.kerberos.principal": "u",
+            "sasl.kerberos.keytab": str(self.keytab),
+        }
+        module = "com.sun.security.auth.module.Krb5LoginModule"
+        by_cache = {"sasl.jaas.config": f"{module} required useTicketCache=true;"}
         made = Security.of(
             producer_config(
                 {
                     "bootstrap.servers": "h:1",
                     "security.protocol": "SASL_SSL",
                     "sasl.kerberos.service.name": "kafka",
-                    "sasl.kerberos.principal": "u",
-                    "sasl.kerberos.keytab": str(self.keytab),
+                    **(by_cache if has_cache else by_keytab),
                 }
             )
         )
@@ -126,6 +133,40 @@ def test_another_keytab_is_tried_at_once(kdc: Kdc) -> None:
     kdc.refused.clear()
     assert result(client, NODES[0]) == "wrong key"
     kdc.put(b"second")
+    assert result(client, NODES[0]) == ""
+
+
+def test_a_broker_is_tried_at_once_with_another_keytab(kdc: Kdc) -> None:
+    client = kdc.client()
+    kdc.refused["broker-0"] = SaslAuthenticationException("unknown service")
+    assert result(client, NODES[0]) == "unknown service"
+    kdc.refused.clear()
+    kdc.put(b"second")
+    assert result(client, NODES[0]) == ""
+
+
+def test_a_ticket_cache_that_is_restored_counts_at_once(kdc: Kdc) -> None:
+    client = kdc.client(has_cache=True)
+    assert result(client, NODES[0]) == ""
+    kdc.asked.clear()
+    kdc.principal = "mallory@REALM"
+    for _ in range(3):
+        said = result(client, NODES[0])
+        assert "now has tickets of 'mallory@REALM', and had tickets of 'u@REALM' before" in said
+    assert "broker-0" not in kdc.asked
+    kdc.principal = "u@REALM"
+    assert result(client, NODES[0]) == ""
+
+
+def test_a_broker_is_tried_at_once_with_another_ticket_and_rarely_with_the_same(kdc: Kdc) -> None:
+    client = kdc.client(has_cache=True)
+    kdc.refused["broker-0"] = SaslAuthenticationException("revoked")
+    assert [second for second, name in asked_in(client, kdc, 8, NODES[:1]) if name != "u"] == [
+        *(0, 1, 3, 7)
+    ]
+    kdc.refused.clear()
+    assert result(client, NODES[0]) == "revoked"
+    kdc.ends_at += 3600
     assert result(client, NODES[0]) == ""
 
 

@@ -11,9 +11,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.brokers.certificates import Authority
 from support.brokers.logins import unsigned_token
+from support.pure.interrupts import InterruptError
 
+from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
+    AuthenticationException,
     ConfigException,
     KafkaException,
     SaslAuthenticationException,
@@ -22,6 +25,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.spark.tasks import producer_pool
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
@@ -350,6 +354,33 @@ def test_a_client_s_certificate_may_be_renewed_but_not_become_another_user_s(
     assert Security.of(given) is not None
     written(tmp_path, authority, "alice")
     assert made.layer(NODE) is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [BY_FILE, BY_NAME, {"security.protocol": "SSL", **BY_CERTIFICATE}],
+    ids=["token", "name", "certificate"],
+)
+def test_a_client_does_not_become_another_user_after_an_interrupt(
+    options: dict[str, str],
+    users: Users,
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_selector: Selector, _timeout_s: float) -> list[object]:
+        raise InterruptError
+
+    written(tmp_path, authority, "alice")
+    with KafkaAdmin(config(options | {"max.block.ms": "3000"}, tmp_path)) as admin:
+        with monkeypatch.context() as patch:
+            patch.setattr(Selector, "poll", interrupt)
+            with pytest.raises(InterruptError):
+                admin.topics(["t"])
+        users.set("bob")
+        written(tmp_path, authority, "bob")
+        with pytest.raises(AuthenticationException, match="a client cannot change its user"):
+            admin.topics(["t"])
 
 
 def test_with_sasl_a_certificate_is_not_the_user(authority: Authority, tmp_path: Path) -> None:

@@ -225,6 +225,45 @@ def test_another_token_is_fetched_for_a_refused_one_which_serves_meanwhile() -> 
     assert endpoint.source.token() is second
 
 
+def refused_client(endpoint: Endpoint) -> OAuthBearerToken:
+    """Let a client get a token that a broker rejects, and close the client."""
+    client = Client()
+    endpoint.source.attach(client)
+    refused = endpoint.source.token()
+    if refused is None:
+        answer = endpoint.respond(token(9000.0, "refused"))
+        client.wait()
+        refused = endpoint.source.token()
+        assert refused is answer
+    assert refused is not None
+    endpoint.source.refused(refused)
+    endpoint.source.detach(client)
+    return refused
+
+
+def test_a_new_client_fetches_a_token_if_brokers_rejected_that_of_closed_clients() -> None:
+    endpoint = Endpoint()
+    for fetches in (1, 2, 3):
+        refused_client(endpoint)
+        assert endpoint.fetches == fetches
+    other = Client()
+    endpoint.source.attach(other)
+    assert endpoint.source.token() is None
+    right = endpoint.respond(token(9000.0, "right"))
+    other.wait()
+    assert endpoint.source.token() is right
+
+
+def test_while_a_client_lives_another_one_shares_its_token_though_it_was_rejected() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    answer = endpoint.respond(token(9000.0))
+    client.wait()
+    assert refused_client(endpoint) is answer
+    assert endpoint.source.token() is answer
+    assert endpoint.fetches == 1
+
+
 # -- calls that do not return --------------------------------------------------------------------
 
 
