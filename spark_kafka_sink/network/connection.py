@@ -111,7 +111,7 @@ class InFlightRequests:
         # The requests whose frames are not written yet.
         self._unwritten: deque[InFlightRequest] = deque()
         # The last time at which bytes came, or a later time after the client did not look.
-        self._heard_at = float("-inf")
+        self._received_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -139,23 +139,23 @@ class InFlightRequests:
             return None
         if not oldest.expects_response or oldest.written_at is None:
             return None
-        since = max(oldest.written_at, self._heard_at)
+        since = max(oldest.written_at, self._received_at)
         return Unanswered(oldest.api, now - since - oldest.held_back_s)
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """Record that bytes came, which may be only a part of a response."""
-        self._heard_at = now
+        self._received_at = now
 
     def missed(self, gap_s: float) -> None:
         """Record that the client has not looked for that many seconds, which are no silence."""
         oldest = self.oldest()
         if oldest is not None and oldest.written_at is not None:
-            self._heard_at = max(oldest.written_at, self._heard_at) + gap_s
+            self._received_at = max(oldest.written_at, self._received_at) + gap_s
 
     def complete_oldest(self, now: float) -> None:
         """Remove the oldest request, because its response has come."""
         self._requests.popleft()
-        self._heard_at = now
+        self._received_at = now
 
     def written(self, now: float) -> InFlightRequest | None:
         """Record that the next frame is written.
@@ -349,7 +349,7 @@ class Connection:
         connection is then unusable. The request of the failed response and all later requests are
         still in flight; `closed` returns them.
         """
-        self.in_flight.heard(now)
+        self.in_flight.received(now)
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
