@@ -59,13 +59,13 @@ class World:
         self.events += happened
         return happened
 
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
     def poll_for(self, seconds: float) -> list[Event]:
         """Poll once, wait that many seconds in it, and return the events."""
-
-        def pass_time(_: float) -> None:
-            self.now += seconds
-
-        self.selector.pass_time = pass_time
+        self.selector.pass_time = lambda _: self.pass_time(seconds)
         happened = self.poll()
         self.selector.pass_time = lambda _: None
         return happened
