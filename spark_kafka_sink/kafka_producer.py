@@ -212,18 +212,21 @@ class KafkaProducer(BaseProducer):
 
         Raise the error of a row that was not delivered; the transaction can then only be aborted.
         """
-        transactions = self._transactional("commit_transaction")
-        self._feeder.check_not_in_partitioner()
-        transactions.commit()
+        transactions = self._transactions or self._transactional()
+        transactions.commit(lambda: self._transactional_end("commit_transaction"))
 
     def abort_transaction(self) -> None:
         """Abort the transaction, and drop the rows that were not sent yet.
 
         Call it after an error of a transaction, to be able to begin the next transaction.
         """
-        transactions = self._transactional("abort_transaction")
+        self._transactional_end("abort_transaction").abort()
+
+    def _transactional_end(self, call: str) -> ProducerTransactions:
+        """Return the object for transactional calls. call: the name of the call, an end."""
+        transactions = self._transactional(call)
         self._feeder.check_not_in_partitioner()
-        transactions.abort()
+        return transactions
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
         """Return the object for transactional calls.

@@ -443,6 +443,8 @@ class ProducerState(ProducerLock):
             self._waiters.notify_all()
 
     def _end_by(self, error: KafkaException) -> None:
+        # The error of a row of `send` may come before the interrupted caller can call `count_lost`.
+        self._counts_rows_of_send = True
         self._interruption = self._sender.fatal_error = error
 
     def stop(self, error: KafkaException | None = None) -> None:

@@ -39,7 +39,7 @@ from spark_kafka_sink.model import (
     checked_number,
 )
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager, aborted_at_close
 from spark_kafka_sink.producer.transactions.requests import TransactionalResult
 from spark_kafka_sink.producer.transactions.state import Outcome, TransactionState
 
@@ -176,6 +176,8 @@ class ProducerTransactions:
         self._drop_rows = drop_rows
         # The threads that are in `commit`.
         self._committing = set[int]()
+        # Whether a commit was interrupted at any moment, so that no call has shown its result.
+        self._is_interrupted_commit = False
         self._unseen_commit: TransactionalResult | None = None
 
     def init(self) -> None:
@@ -186,6 +188,7 @@ class ProducerTransactions:
         """See KafkaProducer.begin_transaction."""
         started = time.monotonic()
         self._state.ask(self._manager.begin)
+        self._is_interrupted_commit = False
         self._state.record_time("txn-begin", time.monotonic() - started)
 
     def send_offsets(
@@ -196,8 +199,19 @@ class ProducerTransactions:
         copied, of_group = checked_offsets(offsets), checked_group(group)
         self._call(lambda: self._manager.send_offsets(copied, of_group))
 
-    def commit(self) -> None:
-        """See KafkaProducer.commit_transaction."""
+    def commit(self, check: Callable[[], object]) -> None:
+        """See KafkaProducer.commit_transaction. check: raises if the producer cannot commit now."""
+        # Until the call returns or raises its error, an interrupt may end it at any moment.
+        self._is_interrupted_commit = True
+        try:
+            check()
+            self._commit()
+        except KafkaException:
+            self._is_interrupted_commit = False
+            raise
+        self._is_interrupted_commit = False
+
+    def _commit(self) -> None:
         thread = threading.get_ident()
         try:
             self._committing.add(thread)
@@ -207,6 +221,7 @@ class ProducerTransactions:
 
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
+        self._is_interrupted_commit = False
         self._end(self._manager.begin_abort)
 
     @property
@@ -217,7 +232,7 @@ class ProducerTransactions:
     @property
     def has_unseen_commit(self) -> bool:
         """Whether a commit was called, and no call has returned its result or raised its error."""
-        return self._state.ask(self._take_unseen_commit) is not None
+        return self._is_interrupted_commit or self._state.ask(self._take_unseen_commit) is not None
 
     @property
     def outcome(self) -> Outcome:
@@ -227,11 +242,16 @@ class ProducerTransactions:
     def _take_unseen_commit(self) -> TransactionalResult | None:
         """Return the commit that has timed out or was interrupted, None if there is none.
 
-        It stays the same while the producer is closed, although `end_open` waits for its result.
+        None also means that a commit was interrupted before it began. The result stays the same
+        while the producer is closed, although `end_open` waits for it.
         """
-        unseen = self._manager.unacknowledged_call
-        if unseen is not None and unseen.operation == _COMMIT:
-            self._unseen_commit = unseen
+        latest = self._manager.latest_call
+        # A call may be interrupted between the end of its wait and its own end.
+        is_unseen = latest is not None and (
+            self._is_interrupted_commit or not latest.is_acknowledged
+        )
+        if latest is not None and is_unseen and latest.operation == _COMMIT:
+            self._unseen_commit = latest
         return self._unseen_commit
 
     def end_open(self, timeout: float | None) -> None:
@@ -239,17 +259,18 @@ class ProducerTransactions:
 
         If an abort has timed out before, or if EndTxn was sent for a commit, wait for its end
         instead. The errors are kept so that `close` raises them, and so is the error of a commit
-        that has timed out before. The exception is the error of records that an abort has dropped:
-        it is not kept. If the timeout passes before the transaction has ended, the coordinator
-        aborts it later.
+        that has timed out or was interrupted before. The exception is the error of records that an
+        abort has dropped: it is not kept. If the timeout passes before the transaction has ended,
+        the coordinator aborts it later.
 
         timeout: seconds, None for max.block.ms, which is also the longest time.
         """
         commit = self._state.ask(self._take_unseen_commit)
         end = self._state.ask(self._open_end)
         if end is None:
-            if self._state.ask(self._has_unseen_abort) or (commit and commit.error):
-                self._keep(self._state.take_delivery_error(), commit)
+            failure = self._failure(commit)
+            if failure is not None or self._state.ask(self._has_unseen_abort):
+                self._keep(self._state.take_delivery_error(), failure)
             return
         unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
@@ -263,16 +284,35 @@ class ProducerTransactions:
             if end is None:
                 break
         self._state.take_delivery_error()
-        self._keep(unseen, commit)
+        self._keep(unseen, self._failure(commit))
 
-    def _keep(self, unseen: KafkaException | None, commit: TransactionalResult | None) -> None:
+    def _keep(self, unseen: KafkaException | None, failure: KafkaException | None) -> None:
+        """Keep the error that `close` raises: `unseen`, or the failure of a commit."""
         # A user that closes the producer without a commit expects that the records are dropped.
         if isinstance(unseen, TransactionAbortedException):
             unseen = None
-        if unseen is None and commit is not None:
-            unseen = commit.error
-        if unseen is not None:
-            self._state.keep_delivery_error(unseen)
+        if unseen is not None or failure is not None:
+            self._state.keep_delivery_error(unseen or failure)
+
+    def _failure(self, commit: TransactionalResult | None) -> KafkaException | None:
+        """Return why a commit has failed whose result no call has shown; None if it has not.
+
+        commit: the result of `_take_unseen_commit`.
+        """
+        if commit is None and not self._is_interrupted_commit:
+            return None
+        outcome, fatal = self.outcome, self._state.fatal_error
+        if outcome is Outcome.COMMITTED:
+            return None
+        if commit is not None and commit.error is not None:
+            return commit.error
+        if fatal is None and outcome is Outcome.NOT_COMMITTED:
+            return aborted_at_close()
+        reason = "" if fatal is None else f": {fatal}"
+        message = f"commit_transaction was interrupted; {_AT_CLOSE[outcome]}{reason}"
+        failure = KafkaException(message)
+        failure.__cause__ = fatal
+        return failure
 
     def _has_unseen_abort(self) -> bool:
         """Whether the user has called abort, but its wait was over before the abort had ended."""

@@ -433,10 +433,7 @@ class LogReader:
         self._outside = (-1, 0)
 
     def read(self, entries: Iterable[LogEntry]) -> None:
-        """Process the next entries of the log. Raise CorruptRecordException if one is invalid.
-
-        The entries may be processed again after an exception.
-        """
+        """Process the next entries of the log. Raise CorruptRecordException if one is invalid."""
         for entry in entries:
             if entry.is_control:
                 self._end(self._pending.pop(entry.producer_id, {}), entry.marker)

@@ -126,9 +126,13 @@ class Brokers:
         if not nodes:
             reason = "Metadata lists no brokers: the broker that was asked is still starting"
             raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
-        self._nodes = nodes
-        self._client.set_nodes(self._nodes)
+        self._set_nodes(nodes)
         return response
+
+    def _set_nodes(self, nodes: dict[int, Node]) -> None:
+        """Remember the brokers after the network client knows them, in case an interrupt comes."""
+        self._client.set_nodes(nodes)
+        self._nodes = nodes
 
     def _coordinator(self, transactional_id: str) -> Steps[int]:
         known = self._coordinators.get(transactional_id)
@@ -149,8 +153,7 @@ class Brokers:
             raise refused(code, what, found.error_message)
         node = Node(id=found.node_id, host=found.host or "", port=found.port)
         if self._nodes.get(node.id) != node:
-            self._nodes[node.id] = node
-            self._client.set_nodes(self._nodes)
+            self._set_nodes({**self._nodes, node.id: node})
         self._coordinators[transactional_id] = node.id
         return node.id
 

@@ -39,7 +39,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     error_code,
 )
-from spark_kafka_sink.model import LARGEST_INT32, check_topic_name
+from spark_kafka_sink.model import LARGEST_INT32, Node, check_topic_name
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -106,6 +106,8 @@ class TopicReader:
             allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None
+        # The brokers that the network client knows.
+        self._known_nodes: Mapping[int, Node] = {}
         self._is_closed = False
         self._caller = OneCaller("TopicReader")
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
@@ -331,6 +333,7 @@ class TopicReader:
     def _poll(self, until: float) -> None:
         """Wait for network events, at most until `until`, and request metadata when it is due."""
         self._check_open()
+        self._set_nodes()
         now = self._clock()
         if self._metadata_future is None and self._metadata.is_in_flight:
             # An interrupt came while the request was being sent, or its response processed.
@@ -348,16 +351,24 @@ class TopicReader:
         if future is None or not future.is_done:
             return
         self._metadata_future = None
-        before = self._metadata.nodes
         if future.error is not None:
             self._metadata.failed(self._clock())
         elif isinstance(future.response, MetadataResponse):
             reliable = future.version is None or future.version >= RELIABLE_EPOCHS_SINCE
             self._metadata.update(future.response, self._clock(), reliable_epochs=reliable)
-        if self._metadata.nodes != before:
-            self._client.set_nodes(self._metadata.nodes)
+        self._set_nodes()
         if future.error is not None and not error_code(future.error.code).retriable:
             raise future.error
+
+    def _set_nodes(self) -> None:
+        """Set the brokers of the network client to those in the metadata, unless they are the same.
+
+        An interrupt may have come between a change of the metadata and the call of `set_nodes`.
+        """
+        nodes = self._metadata.nodes
+        if nodes != self._known_nodes:
+            self._client.set_nodes(nodes)
+            self._known_nodes = nodes
 
     def _check_open(self) -> None:
         if self._is_closed:

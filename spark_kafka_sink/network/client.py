@@ -83,6 +83,8 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
+# A longer time between two polls does not count as a broker's silence.
+_MIN_GAP_S: Final = 0.5
 
 
 class NetworkClient:
@@ -123,6 +125,8 @@ class NetworkClient:
         self._connect_to: set[int] = set()
         self._unassigned: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
+        # The end of the last poll.
+        self._polled_at = clock()
 
     # -- called by the owner ----------------------------------------------------------------------
 
@@ -207,6 +211,8 @@ class NetworkClient:
     def poll(self, timeout_s: float) -> list[Event]:
         """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
+        if now - self._polled_at > _MIN_GAP_S:
+            self._nodes.missed(now - self._polled_at)
         self._send_waiting(now)
         self._renew_sessions(now)
         for state in filter(None, map(self._nodes.get, self._connect_to)):
@@ -223,6 +229,7 @@ class NetworkClient:
         self._expire(now)
         self._send_waiting(now)
         events, self._events = self._events, []
+        self._polled_at = now
         return events
 
     def _next_deadline(self, now: float) -> float:
@@ -266,7 +273,7 @@ class NetworkClient:
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
             self._metrics.sent(state.node.id, state.sending.popleft())
-            done = state.connection.sent()
+            done = state.connection.sent(now)
             if done is not None:
                 state.succeeded()
                 self._events.append(done)

@@ -73,9 +73,9 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 class InFlightRequest:
     """A request that was sent, and that has no response yet.
 
-    request: None for the connection's own requests, such as ApiVersions. throttled_s: the sum of
-    the broker's throttle times since the request was sent, in seconds. They extend the timeout of
-    the request.
+    request: None for the connection's own requests, such as ApiVersions. written_at: None while its
+    frame is being written. throttled_s: the sum of the broker's throttle times since the request
+    was sent, in seconds. They extend the timeout of the request.
     """
 
     request: ClientRequest | None
@@ -84,11 +84,19 @@ class InFlightRequest:
     correlation_id: int
     sent_at: float
     expects_response: bool
+    written_at: float | None = None
     throttled_s: float = 0.0
+
+    @property
+    def held_back_s(self) -> float:
+        """How many seconds the broker may wait before it answers, as in a Fetch request."""
+        message = None if self.request is None else self.request.message
+        max_wait_ms: int = getattr(message, "max_wait_ms", 0)
+        return self.throttled_s + max_wait_ms / 1000
 
 
 class Unanswered(NamedTuple):
-    """The API of a request in flight, and for how many seconds the broker has answered nothing."""
+    """The API of a request in flight, and for how many seconds the broker has sent nothing."""
 
     api: Api
     silent_s: float
@@ -102,7 +110,8 @@ class InFlightRequests:
         self._requests: deque[InFlightRequest] = deque()
         # The requests whose frames are not written yet.
         self._unwritten: deque[InFlightRequest] = deque()
-        self._answered_at = float("-inf")
+        # The last time at which bytes came, or a later time after the client did not look.
+        self._received_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -121,28 +130,40 @@ class InFlightRequests:
     def unanswered(self, now: float) -> Unanswered | None:
         """Return the request whose response is due next, None if no response is due.
 
-        Throttle times do not count as silence. Any thread may call this.
+        No response is due while a request is being written. The time that the broker may wait does
+        not count as silence. Any thread may call this.
         """
         try:
             oldest = self._requests[0]
         except IndexError:
             return None
-        if not oldest.expects_response:
+        if not oldest.expects_response or oldest.written_at is None:
             return None
-        since = max(oldest.sent_at, self._answered_at)
-        return Unanswered(oldest.api, now - since - oldest.throttled_s)
+        since = max(oldest.written_at, self._received_at)
+        return Unanswered(oldest.api, now - since - oldest.held_back_s)
+
+    def received(self, now: float) -> None:
+        """Record that bytes came, which may be only a part of a response."""
+        self._received_at = now
+
+    def missed(self, gap_s: float) -> None:
+        """Record that the client has not looked for that many seconds, which are no silence."""
+        oldest = self.oldest()
+        if oldest is not None and oldest.written_at is not None:
+            self._received_at = max(oldest.written_at, self._received_at) + gap_s
 
     def complete_oldest(self, now: float) -> None:
         """Remove the oldest request, because its response has come."""
         self._requests.popleft()
-        self._answered_at = now
+        self._received_at = now
 
-    def written(self) -> InFlightRequest | None:
+    def written(self, now: float) -> InFlightRequest | None:
         """Record that the next frame is written.
 
         Return its request if the request expects no response (acks=0), otherwise None.
         """
         request = self._unwritten.popleft()
+        request.written_at = now
         if request.expects_response:
             return None
         self._requests.remove(request)
@@ -328,6 +349,7 @@ class Connection:
         connection is then unusable. The request of the failed response and all later requests are
         still in flight; `closed` returns them.
         """
+        self.in_flight.received(now)
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
@@ -375,12 +397,12 @@ class Connection:
         self.in_flight.throttle(pause_ms / 1000)
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
-    def sent(self) -> Answered | None:
+    def sent(self, now: float) -> Answered | None:
         """Record that the next frame was written.
 
         Return an event if the request in that frame expects no response.
         """
-        done = self.in_flight.written()
+        done = self.in_flight.written(now)
         if done is None or done.request is None:
             return None
         return Answered(done.request, self.node_id, None)

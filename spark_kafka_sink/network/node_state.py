@@ -260,8 +260,8 @@ class NodeState:
                 reason += f", even to ApiVersions; {_no_versions(connection)}"
             elif not connection.is_ready:
                 reason += f" {where.value}"
-            elif (unanswered := connection.in_flight.unanswered(now)) is not None:
-                reason = f"no response to {unanswered.api.name} within {timeout}"
+            elif (oldest := connection.in_flight.oldest()) is not None:
+                reason = f"no response to {oldest.api.name} within {timeout}"
             return Expired(reason, error_codes.REQUEST_TIMED_OUT)
         return None
 

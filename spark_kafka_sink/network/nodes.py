@@ -130,6 +130,14 @@ class NodeStates:
         """Return whether any node, even a bootstrap address, is connected and answers."""
         return any(state.answers(now, _NO_RESPONSE_S) for state in self)
 
+    def missed(self, gap_s: float) -> None:
+        """Record that the client has not polled for that many seconds, which are no silence."""
+        if self._silent_since is not None:
+            self._silent_since += gap_s
+        for state in self:
+            if state.connection is not None:
+                state.connection.in_flight.missed(gap_s)
+
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:

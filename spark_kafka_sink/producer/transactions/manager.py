@@ -127,6 +127,11 @@ class TransactionManager:
         return self._calls.unacknowledged
 
     @property
+    def latest_call(self) -> TransactionalResult | None:
+        """The latest call, None before the first."""
+        return self._calls.last
+
+    @property
     def outcome(self) -> Outcome:
         """What became of the latest transaction; NOT_COMMITTED also while it is open."""
         if self._is_committed:
@@ -244,7 +249,7 @@ class TransactionManager:
             if is_awaited or self.outcome is Outcome.UNKNOWN:
                 return self.begin_commit()
             self._answer_to(_S.ABORTABLE_ERROR)
-            self.error = _closed_before_end()
+            self.error = aborted_at_close()
             for request in self.queue.drop(lambda request: request is self._commit):
                 self._finish(request.result, self.error)
                 request.result.is_acknowledged = True
@@ -535,7 +540,8 @@ class TransactionManager:
         self._has_news = True
 
 
-def _closed_before_end() -> KafkaException:
+def aborted_at_close() -> KafkaException:
+    """Return the error of a commit that `close` replaces by an abort."""
     message = (
         "commit_transaction was not carried out: the producer was closed before EndTxn was sent, "
         "and aborts the transaction; send its records again"

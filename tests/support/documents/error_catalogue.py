@@ -1561,10 +1561,25 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "closed, and the commit had not been sent to the brokers."
             ),
             "Send the records again: none of them is visible to `read_committed` readers.",
-            places=("producer/transactions/manager.py:_closed_before_end",),
+            places=("producer/transactions/manager.py:aborted_at_close",),
             tests=(
                 "unit/client/test_close_after_commit.py::test_a_commit_whose_end_txn_was_not_sent_is_aborted",
                 "unit/client/test_close_after_commit.py::test_close_raises_unless_the_transaction_was_committed",
+            ),
+        ),
+        Entry(
+            "A commit that was interrupted",
+            (
+                "`commit_transaction` was interrupted, and the producer could then neither repeat "
+                "nor abort the commit."
+            ),
+            (
+                "Create another producer with the same `transactional.id`. If the message says "
+                "that the transaction was not committed, send the records again."
+            ),
+            places=("client/transaction_calls.py:ProducerTransactions._failure",),
+            tests=(
+                "unit/client/test_close_after_commit.py::test_close_returns_only_if_the_commit_was_carried_out_wherever_it_was_interrupted",
             ),
         ),
         Entry(

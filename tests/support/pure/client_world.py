@@ -59,6 +59,17 @@ class World:
         self.events += happened
         return happened
 
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def poll_for(self, seconds: float) -> list[Event]:
+        """Poll once, wait that many seconds in it, and return the events."""
+        self.selector.pass_time = lambda _: self.pass_time(seconds)
+        happened = self.poll()
+        self.selector.pass_time = lambda _: None
+        return happened
+
     def bring_up(self, *nodes: int) -> None:
         """Connect to nodes until they are ready."""
         self.client.set_nodes(NODES)

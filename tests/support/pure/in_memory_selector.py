@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.network.selector import (
@@ -32,7 +32,8 @@ class InMemorySelector:
 
     refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
     requests get no response. unanswered: the API keys whose requests get none. throttle_ms: the
-    throttle time in responses. session_lifetime_ms: of a login, 0 for no limit.
+    throttle time in responses. session_lifetime_ms: of a login, 0 for no limit. is_slow: frames are
+    not completely written. pass_time: called with the timeout of each poll.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,8 @@ class InMemorySelector:
         self.hang = False
         self.silent = False
         self.unanswered = set[int]()
+        self.is_slow = False
+        self.pass_time: Callable[[float], None] = lambda _: None
         self.throttle_ms = 0
         self.session_lifetime_ms = 0
         self.connects: list[int] = []
@@ -75,7 +78,8 @@ class InMemorySelector:
         _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
         self.versions.append((key, version))
         self._requests.setdefault(port, []).append(key)
-        self._pending.append(Sent(channel_id))
+        if not self.is_slow:
+            self._pending.append(Sent(channel_id))
         if not self.silent and key not in self.unanswered:
             answer = self.answer(key, version, correlation_id)
             self._pending.append(Received(channel_id, answer))
@@ -94,6 +98,7 @@ class InMemorySelector:
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
         """Return the pending events, and record the timeout."""
         self.waits.append(timeout_s)
+        self.pass_time(timeout_s)
         pending, self._pending = self._pending, []
         return pending
 
@@ -119,6 +124,10 @@ class InMemorySelector:
         """Deliver bytes that a broker sends without a request."""
         for channel_id in [c for c, p in self._ports.items() if p == port]:
             self._pending.append(Received(channel_id, data))
+
+    def write(self, port: int) -> None:
+        """Write the frames of slow connections to a port."""
+        self._pending += [Sent(c) for c, p in self._ports.items() if p == port]
 
     def requests_to(self, port: int) -> list[int]:
         """Return the API keys of the requests to a broker."""

@@ -5,12 +5,14 @@ Time passes only in waits, and the test is the coordinator; see `support.pure.ti
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
+from support.pure.interrupts import interrupted
 from support.pure.pure_transactions import PureTransactions
 from support.pure.timed_waits import (
     Clock,
@@ -23,7 +25,7 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import unclosed
-from spark_kafka_sink.errors import TimeoutException, TransactionAbortedException
+from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 
@@ -235,3 +237,102 @@ def test_a_commit_for_which_another_thread_waits_is_not_aborted(clock: Clock) ->
         clock.after(0.5, close_meanwhile)
         producer.commit_transaction()
         assert transactions.coordinator.ended == [True]
+
+
+# -- a commit that is interrupted at any moment ---------------------------------------------------
+
+
+def answer_without_interrupts(
+    producer: KafkaProducer, clock: Clock, transactions: PureTransactions
+) -> None:
+    """Answer all requests in half a second, as the I/O thread, which no interrupt reaches."""
+
+    def answer_all() -> None:
+        profiler = sys.getprofile()
+        sys.setprofile(None)
+        with producer._state.lock:
+            producer._state._clean_up_for_good()
+            if producer._state._interruption is not None:
+                producer._state.give_up(producer._state._interruption)
+        transactions.run()
+        producer._state.notify()
+        sys.setprofile(profiler)
+
+    clock.after(0.5, answer_all)
+
+
+@contextmanager
+def interrupted_commit(
+    clock: Clock, moment: int
+) -> Iterator[tuple[KafkaProducer, PureTransactions, str | None]]:
+    """Yield a producer whose commit was interrupted, its coordinator, and where that was.
+
+    The place is None if the commit has returned.
+    """
+    with made(transactional_id="tid", max_block_ms=3000) as producer:
+        transactions = in_transaction(producer)
+        answer_without_interrupts(producer, clock, transactions)
+        has_returned = False
+
+        def commit() -> None:
+            nonlocal has_returned
+            producer.commit_transaction()
+            has_returned = True
+
+        where = interrupted(commit, moment, KeyboardInterrupt)
+        if has_returned:  # an interrupt in the callback of a weak reference is ignored
+            where = None
+        answer_without_interrupts(producer, clock, transactions)
+        yield producer, transactions, where
+
+
+# A call has no effect yet when Python enters it and the method that does its work. It ends after
+# about 110 moments.
+MOMENTS = range(4, 120)
+
+
+def test_close_returns_only_if_the_commit_was_carried_out_wherever_it_was_interrupted(
+    clock: Clock,
+) -> None:
+    outcomes = set[bool]()
+    for moment in MOMENTS:
+        with interrupted_commit(clock, moment) as (producer, transactions, where):
+            returns = False
+            with suppress(KafkaException):
+                producer.close()
+                returns = True
+            assert returns is (transactions.coordinator.ended == [True]), (moment, where)
+            outcomes.add(returns)
+    assert outcomes == {False, True}
+
+
+@ends
+def test_the_outcome_is_said_wherever_a_commit_was_interrupted(
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    end: Callable[[KafkaProducer], None],
+) -> None:
+    outcomes = set[bool]()
+    for moment in MOMENTS:
+        with interrupted_commit(clock, moment) as (producer, transactions, where):
+            if where is None:
+                continue
+            caplog.clear()
+            end(producer)
+            said = caplog.text + capsys.readouterr().err
+            is_committed = transactions.coordinator.ended == [True]
+            assert (COMMITTED in said, NOT_COMMITTED in said) == (is_committed, not is_committed), (
+                f"moment {moment}, {where}: {said}"
+            )
+            outcomes.add(is_committed)
+    assert outcomes == {False, True}
+
+
+def test_an_interrupted_commit_is_over_once_the_user_has_aborted(clock: Clock) -> None:
+    with interrupted_commit(clock, MOMENTS[0]) as (producer, transactions, where):
+        assert where is not None
+        producer.abort_transaction()
+        producer.begin_transaction()
+        answer_without_interrupts(producer, clock, transactions)
+        producer.close()

@@ -451,6 +451,28 @@ def test_a_commit_after_an_interrupted_change_says_that_the_producer_cannot_be_u
             producer.commit_transaction()
 
 
+def test_a_row_that_fails_at_once_because_of_an_interrupted_change_is_said_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now) as (producer, transactions):
+        state, feeder = producer._state, producer._feeder
+        interrupt_first(monkeypatch, transactions.manager.queue, "add")
+        for _ in range(2):
+            send_row(producer)
+        feeder.drain(None)
+        send_row(producer)
+        with contextlib.suppress(InterruptError), producer:
+            try:
+                producer.commit_transaction()
+            finally:  # as the I/O thread does, before the caller goes on
+                assert state._interruption is not None
+                state.give_up(state._interruption)
+                feeder.give_up(state._interruption)
+                state.make_calls()
+        assert f"3 record(s) ({TOPIC}: 3) were not delivered" in caplog.text
+
+
 def test_a_change_of_the_io_thread_does_not_hide_that_the_change_before_it_was_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

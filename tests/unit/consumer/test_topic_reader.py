@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 import pytest
+from support.pure.interrupts import InterruptError, interrupt_first
 
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
@@ -18,6 +19,7 @@ from spark_kafka_sink.errors import (
     UnknownTopicOrPartitionException,
     UnsupportedVersionException,
 )
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.fetch_messages import FetchRequest
@@ -39,12 +41,13 @@ class Cluster:
 
     codes: the broker's errors for topics, by name. topic_number: the id of all topics, 0 for none.
     is_late: whether responses wait for `answer`. unsent: the error code of requests that cannot be
-    sent, None if they can. fetch_caps: the version limits of the Fetch requests, which get no
-    response.
+    sent, None if they can. nodes: the brokers that the reader has set. fetch_caps: the version
+    limits of the Fetch requests, which get no response.
     """
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.nodes: Mapping[int, Node] = {}
         self.codes: dict[str, int] = {}
         self.topic_number = 0
         self.fetch_caps: list[int | None] = []
@@ -108,8 +111,9 @@ class Cluster:
         self.now += 0.0 if self._has_news else timeout_s
         self._has_news = False
 
-    def set_nodes(self, nodes: object) -> None:
+    def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take brokers."""
+        self.nodes = nodes
 
     def last_errors(self) -> str:
         """Return no errors."""
@@ -138,6 +142,18 @@ def reader(cluster: Cluster) -> Iterator[TopicReader]:
 def read(reader: TopicReader, topic: str = "t") -> None:
     """Read nothing of a topic, which is done as soon as its partitions are known."""
     assert list(reader.read(topic, [0], start={0: 0}, end={0: 0})) == []
+
+
+@pytest.mark.parametrize("name", ["_metadata._take_topic", "_client.set_nodes"])
+def test_the_client_learns_the_brokers_also_after_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, reader: TopicReader, cluster: Cluster, name: str
+) -> None:
+    owner, method = name.split(".")
+    interrupt_first(monkeypatch, getattr(reader, owner), method)
+    with pytest.raises(InterruptError):
+        read(reader)
+    read(reader, "other")
+    assert cluster.nodes.keys() == {1}
 
 
 def test_a_topic_that_was_denied_is_asked_for_again_and_read_once_it_is_allowed(

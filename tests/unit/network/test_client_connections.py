@@ -408,7 +408,7 @@ def test_a_connection_in_use_is_not_idle_and_does_not_keep_the_client_busy() -> 
     world.selector.silent = True
     world.client.send(metadata(1))
     world.poll()
-    world.now = 20.0
+    world.poll_for(20.0)
     for _ in range(2):  # the first poll reads a response that may have arrived
         assert world.client.poll(60.0) == []
     assert world.selector.waits[-1] == pytest.approx(10.0), "until request.timeout.ms"

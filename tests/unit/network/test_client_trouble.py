@@ -12,8 +12,9 @@ from support.pure.client_world import BOOTSTRAP, NODES, World, metadata
 from spark_kafka_sink.logs import _warned_of, warn_once_now
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import HostResolver
-from spark_kafka_sink.wire.exchange import Answered
-from spark_kafka_sink.wire.messages import METADATA
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.fetch_messages import FetchRequest
+from spark_kafka_sink.wire.messages import FETCH, METADATA
 
 
 def test_a_broker_that_has_recovered_is_not_blamed() -> None:
@@ -150,7 +151,7 @@ def test_a_broker_that_answers_api_versions_and_then_nothing_is_named_with_the_r
         world.poll()
         world.now += 0.1
     assert warnings() == [], "it is too early"
-    for _ in range(3):
+    for _ in range(5):
         world.now += 0.1
         world.poll()
     assert warnings() == [
@@ -165,9 +166,9 @@ def test_the_client_wakes_up_when_the_warning_about_a_request_is_due() -> None:
     world.selector.unanswered.add(METADATA.key)
     world.client.send(metadata(1))
     world.poll()
-    world.now += 2
+    world.poll_for(2)
     assert world.client._next_deadline(world.now) == pytest.approx(5.0)
-    world.now += 4
+    world.poll_for(4)
     for _ in range(2):
         world.poll()
     assert world.client._next_deadline(world.now) == pytest.approx(30.0)
@@ -184,10 +185,81 @@ def test_a_broker_that_answers_one_request_after_the_other_is_not_silent(
     _, version = world.selector.versions[-1]
     for number in range(1, 6):
         world.poll()
-        world.now += 3
+        world.poll_for(3)
         world.poll()
         world.selector.say(2001, world.selector.answer(METADATA.key, version, number))
     assert warnings() == []
+
+
+def test_a_broker_whose_response_comes_in_parts_is_not_silent(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.unanswered.add(METADATA.key)
+    world.client.send(metadata(1))
+    _, version = world.selector.versions[-1]
+    response = world.selector.answer(METADATA.key, version, 1)
+    for part in (response[:1], response[1:2], response[2:3], response[3:]):
+        world.poll_for(3)
+        world.selector.say(2001, part)
+    world.poll()
+    assert warnings() == []
+    assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_broker_is_not_silent_while_a_request_is_written(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.unanswered.add(METADATA.key)
+    world.selector.is_slow = True
+    world.client.send(metadata(1))
+    for _ in range(7):
+        world.poll_for(1)
+    assert (warnings(), world.client.last_errors()) == ([], "")
+    world.selector.write(2001)
+    for _ in range(8):
+        world.poll_for(1)
+    (warning,) = warnings()
+    assert warning.endswith("no response to Metadata for 6 s")
+
+
+def test_the_time_that_a_broker_may_wait_before_it_answers_fetch_is_no_silence(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.unanswered.add(FETCH.key)
+    fetch = FetchRequest(max_wait_ms=8000, min_bytes=1, max_bytes=1, isolation_level=0, topics=[])
+    world.client.send(ClientRequest(node_id=1, message=fetch))
+    for _ in range(13):
+        world.poll_for(1)
+    assert (warnings(), world.client.last_errors()[-3:]) == ([], "4 s")
+    for _ in range(3):
+        world.poll_for(1)
+    (warning,) = warnings()
+    assert warning.endswith("no response to Fetch for 6 s")
+
+
+@pytest.mark.parametrize("node_id", [None, 1], ids=["connecting", "in flight"])
+def test_the_time_in_which_nobody_polls_is_no_silence_of_a_broker(
+    node_id: int | None, warnings: Callable[[], list[str]]
+) -> None:
+    world = World()
+    if node_id is not None:
+        world.bring_up(node_id)
+    world.selector.unanswered.add(METADATA.key)
+    world.client.send(metadata(node_id))
+    for _ in range(3):
+        world.poll()
+        world.now += 7
+        world.poll()
+    assert warnings() == []
+    for _ in range(7):
+        world.poll_for(1)
+    assert len(warnings()) == 1
 
 
 def test_a_broker_that_has_answered_while_the_thread_was_busy_is_not_silent(
@@ -213,8 +285,7 @@ def test_a_handler_that_raises_for_the_warning_of_silence_stops_nothing(
     world.selector.silent = True
     world.client.send(metadata())
     for _ in range(2):
-        world.poll()
-        world.now += 6
+        world.poll_for(6)
     world.poll()
     assert world.client.poll(0.0) == []
     assert warnings() == []

@@ -89,7 +89,7 @@ def ready() -> tuple[Connection, Broker]:
     broker = Broker(connection)
     connection.connected(0.0)
     ((key, version, correlation_id),) = broker.read()
-    assert connection.sent() is None
+    assert connection.sent(0.0) is None
     frame = broker.frame(APIS[key], version, correlation_id, all_versions())
     (event,) = connection.received(frame, 0.0)
     assert isinstance(event, NodeReady)
@@ -288,11 +288,11 @@ def test_a_request_without_an_answer_is_done_when_its_own_frame_is_written() -> 
     loud = [ClientRequest(node_id=1, message=METADATA) for _ in range(2)]
     for request in (loud[0], silent, loud[1]):
         connection.send(request, 0.0)
-    assert connection.sent() is None
-    done = connection.sent()
+    assert connection.sent(0.0) is None
+    done = connection.sent(0.0)
     assert done is not None
     assert (done.request, done.response) == (silent, None)
-    assert connection.sent() is None
+    assert connection.sent(0.0) is None
     (_, version, first), _, (_, _, last) = broker.read()
     api = API_OF[MetadataRequest]
     stream = b"".join(broker.frame(api, version, number, BROKERS) for number in (first, last))

@@ -192,9 +192,9 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
     assert broker.look() == []
     secret = b"\0u\0secret"
     assert broker.bare == [struct.pack(">i", len(secret)) + secret]
-    broker.connection.sent()
-    broker.connection.sent()
-    broker.connection.sent()
+    broker.connection.sent(0.0)
+    broker.connection.sent(0.0)
+    broker.connection.sent(0.0)
     (ready,) = broker.connection.received(b"\0\0\0\0", 0.0)
     assert isinstance(ready, NodeReady)
 
@@ -259,7 +259,7 @@ def test_a_bare_token_that_ends_the_exchange_gets_no_answer() -> None:
     assert [frame[4:] for frame in broker.bare] == [b"first", b"choice"]
     # The next answer is that of the next request.
     for _ in range(4):
-        assert broker.connection.sent() is None
+        assert broker.connection.sent(0.0) is None
     broker.is_bare = False
     request = broker.send()
     assert broker.look() == [METADATA]
