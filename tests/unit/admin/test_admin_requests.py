@@ -5,16 +5,16 @@ Time passes only in waits, and a network of the test answers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from support.pure.timed_waits import Clock
 from support.pure.unreachable import NOBODY, TOPIC
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic, admin_requests
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ApiException, TimeoutException, error_code
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
@@ -103,8 +103,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(time, "sleep", sleep)
+    # Only of the admin: a thread of an earlier test may sleep at any time, too.
+    times = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(admin_requests, "time", times)
     return clock
 
 
