@@ -45,13 +45,13 @@ class KafkaProducer(BaseProducer):
 
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``. So may be ``partitioner.class`` (see
-    `batch_partitioner`). key_serializer, value_serializer: used instead of the options, which are
-    then ignored. brokers: known brokers of the cluster, which are used instead of bootstrap.servers
-    unless they are unreachable. allow_auto_create_topics: False asks brokers not to create a
-    missing topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore this). Raise
-    ConfigException if an option is invalid, and KafkaException if no thread or socket can be
-    created; everything that was created before is closed.
+    objects, classes or their names as ``module.Name``. ``partitioner.class`` may also be one of
+    these (see `batch_partitioner`). key_serializer, value_serializer: used instead of the options,
+    which are then ignored. brokers: known brokers of the cluster, which are used instead of
+    bootstrap.servers unless they are unreachable. allow_auto_create_topics: False asks brokers not
+    to create a missing topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore
+    this). Raise ConfigException if an option is invalid, and KafkaException if no thread or socket
+    can be created; everything that was created before is closed.
 
     The end of a ``with`` block closes the producer, also after an error. All records that were sent
     before are delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends without
@@ -157,8 +157,8 @@ class KafkaProducer(BaseProducer):
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
         fails with an ApiException if that time is over, if the topic cannot be written to, if the
         record is too large, and for errors of brokers. `flush` and `close` do not raise this
-        exception again. `send` itself raises DataException for an invalid topic, partition,
-        timestamp or header, SerializationException, and IllegalStateException after close.
+        exception again. `send` itself raises SerializationException, IllegalStateException after
+        close, and DataException for an invalid topic, partition, timestamp or header.
         """
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
@@ -223,7 +223,7 @@ class KafkaProducer(BaseProducer):
         self._transactional_end("abort_transaction").abort()
 
     def _transactional_end(self, call: str) -> ProducerTransactions:
-        """Return the object for transactional calls. call: the name of the call, an end."""
+        """Return the object for transactional calls. call: the call that ends a transaction."""
         transactions = self._transactional(call)
         self._feeder.check_not_in_partitioner()
         return transactions

@@ -54,10 +54,10 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 def warn_once_now(
     logger: logging.Logger, message: str, subject: str, addresses: Iterable[str]
 ) -> None:
-    """Log a warning about servers, unless this process has logged that subject for all of them.
+    """Log a warning about servers, unless this process has logged `subject` for all of them.
 
-    The number of warnings is limited. `warnings_disabled` has no effect: the user has to know while
-    a call is still waiting. If that call times out, no later call logs the warning.
+    The number of warnings is limited. `warnings_disabled` has no effect. The user must see the
+    warning while a call still waits, because no later call logs it if that call times out.
     """
     new = {(subject, each) for each in addresses} - _warned_of
     if new and len(_warned_of) < _MOST_WARNED_OF:
@@ -71,7 +71,7 @@ _MOST_WARNED_OF: Final = 100
 
 @contextmanager
 def warnings_disabled() -> Iterator[None]:
-    """Disable `warn_once` in this block. Its warnings in the block are not remembered as logged."""
+    """Disable `warn_once` in this block. Warnings in the block do not count as logged."""
     before = _warnings_disabled.set(True)
     try:
         yield
@@ -94,7 +94,7 @@ def _warn(logger: logging.Logger, warning: _Warning) -> None:
 _CREDENTIALS: Final = re.compile(r"(?!/[^/])([\w+.-]+://)?.*@", re.DOTALL)
 
 
-# No valid value that messages show is longer, apart from long paths.
+# Valid values that messages show are not longer, apart from long paths.
 _LONGEST_SHOWN: Final = 256
 
 
@@ -113,7 +113,7 @@ def shown_value(value: object) -> str:
 
 
 def unless_key(value: str) -> str:
-    """Return a value as `masked` does, and only ``***`` if it may be a key."""
+    """Return the result of `masked`, or only ``***`` if the value may be a key."""
     return "***" if may_be_key(value) else masked(value)
 
 

@@ -167,7 +167,7 @@ class Sensor:
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Return the windows that have not expired since the last value in each of them."""
+        """Return the windows that have not expired; the age of each counts from its last value."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
@@ -271,7 +271,8 @@ class Metrics:
         """Move the values that were added to sensors into the windows, at most once a second.
 
         The thread that adds values must call this after every wait, before it adds more values.
-        Added values count for the second in which the wait began, however long the wait was.
+        Values that were added before a wait count for the second in which the wait began, however
+        long it was.
         """
         if now - self.added_since >= _FOLD_EVERY_S:
             for sensor in self._sensors:

@@ -229,7 +229,10 @@ def checked(what: str, thing: object, kind: type[_T], expected: str) -> _T:
 
 
 def checked_list(what: str, things: object, expected: str) -> list[object]:
-    """Return an iterable as a list. Raise IllegalArgumentException for a str or another type."""
+    """Return an iterable as a list.
+
+    Raise IllegalArgumentException for a str, bytes or an object that is not iterable.
+    """
     if isinstance(things, Iterable) and not isinstance(things, str | bytes):
         return list(things)
     raise _invalid(what, things, expected)
@@ -312,7 +315,7 @@ def _seconds(what: str, seconds: object) -> float:
 
 
 def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return an exception whose message shows `thing`; only its type if it is not simple."""
+    """Return an exception whose message shows `thing`, or only the type of a complex object."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")
@@ -373,7 +376,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _valid_unicode(text: str) -> str:
-    """Return `text` with U+FFFD for each half of a surrogate pair, which UTF-8 cannot encode."""
+    """Return `text` with U+FFFD in place of each lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -393,8 +396,8 @@ class AppendFailure(NamedTuple):
     """Rows of one append that failed because of the same error.
 
     rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
-    indexes of the rows that made the brokers reject their batch, None if the brokers did not return
-    them.
+    indexes of the rows that made the brokers reject their batch. None if the brokers did not return
+    them, unless the batch has only one row.
     """
 
     rows: npt.NDArray[np.int64]

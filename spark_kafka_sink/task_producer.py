@@ -189,7 +189,7 @@ class TaskProducer(BaseProducer):
         return self._state.take_deliveries()
 
     def progress(self) -> DeliveryProgress:
-        """Return how far the producer is since `take_deliveries`; any thread may call this."""
+        """Return the progress since the last `take_deliveries`; any thread may call this."""
         self._caller.check_process()
         return self._state.progress()
 

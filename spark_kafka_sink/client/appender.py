@@ -396,8 +396,8 @@ class ColumnProducer:
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
         """Make the transaction abortable, because `append` failed after some of the rows.
 
-        said: the text of the error. It is empty in the I/O thread, which holds the lock: if the
-        error is of a user's class, its text is user code.
+        said: the text of the error. The I/O thread passes no text, because it holds the lock, and
+        the text of an error of a user's class comes from user code.
         """
         if progress.failure is None:
             return
@@ -466,10 +466,10 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the time that counts as the creation of batches with rows that have waited.
+        """Return the creation time for batches with rows that have waited, None for now.
 
-        The rows have waited since `lingers_since`, and that is the time. But it is at most
-        linger.ms ago: delivery.timeout.ms begins then, and a longer wait must not use it up.
+        It is `lingers_since`, but at most linger.ms ago. delivery.timeout.ms begins at this time,
+        and a longer wait must not use it up.
         """
         if lingers_since is None:
             return None
@@ -477,10 +477,10 @@ class ColumnProducer:
 
 
 class _Progress:
-    """How many rows of the Arrow batch or table that a call appends are in batches.
+    """How many rows of an `append` call are in record batches.
 
-    failure: if the call failed after some rows, their number, the number of all rows, the error,
-    and what was appended; None after the transaction was made abortable.
+    failure: set if the call failed after some rows: their number, the number of all rows, the
+    error, and ``batch`` or ``table``. None again after the transaction was made abortable.
     """
 
     __slots__ = ("appended", "failure")

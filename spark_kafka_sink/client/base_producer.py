@@ -53,7 +53,7 @@ _numbers = itertools.count(1)
 # the end of a program and after Ctrl-C, this wait is shorter, and is part of the limit `AT_EXIT_S`.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
-# The part of delivery.timeout.ms that this shorter wait takes at most.
+# The shorter wait also takes at most this fraction of delivery.timeout.ms.
 _CALLBACKS_SHARE: Final = 1 / 5
 
 
@@ -172,7 +172,7 @@ class BaseProducer:
         return ""
 
     def _end_transaction(self, timeout: float | None) -> None:
-        """Abort the open transaction, or end its commit if EndTxn was sent."""
+        """Abort the open transaction, or wait for its commit if EndTxn was sent."""
 
     # -- the with statement -----------------------------------------------------------------------
 
@@ -268,10 +268,10 @@ class BaseProducer:
 
         This is for a job with several producers. The producer sends rows to all partitions of a
         topic before it returns to a partition. It sends few bytes to each partition at first,
-        unless the topic has more than 100 partitions. start: the index, among the available
-        partitions of a topic, of the partition that gets rows first; use a different index for each
-        producer. Without this call, the producer spreads rows as the Java client does. If
-        partitioner.class names a partitioner of the Java client, that partitioner stays in use.
+        unless the topic has more than 100 partitions. start: which of a topic's available
+        partitions gets rows first, as an index; use a different index for each producer. Without
+        this call, the producer spreads rows as the Java client does. If partitioner.class names a
+        partitioner of the Java client, that partitioner stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -289,9 +289,9 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise the first delivery error of rows that
-        were given to `append` without `on_failure`. Each call raises only errors that are newer
-        than the error that a call raised last. If there are several, it raises only the first.
+        if the timeout passes first. After the wait, raise a delivery error of rows that were given
+        to `append` without `on_failure`. It is the first error since a call last raised one. Later
+        errors up to this call are not raised.
         """
         check_timeout(timeout)
         self._caller.check_open()
@@ -421,7 +421,7 @@ class BaseProducer:
     def _stop(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """End the I/O thread, fail its rows, and close the plugins; return the first error."""
+        """End the I/O thread, fail its rows, and close the plugins; return their first error."""
         error = KafkaException("Producer is closed forcefully.")
         self._state.count_lost()
         wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)

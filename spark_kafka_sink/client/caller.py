@@ -245,9 +245,10 @@ class Caller:
     ) -> None:
         """Wait until every batch is acknowledged or has failed, and callbacks have run.
 
-        timeout: seconds, None for no limit; since: when the timeout began. drain: puts the rows of
-        `send` into batches until a deadline; None if they are in batches. It may wait for a user's
-        partitioner, and the rows of other topics are sent meanwhile. Raise TimeoutException.
+        timeout: seconds, None for no limit; since: when the timeout began. drain: takes a deadline,
+        and puts the rows of `send` into batches; None if they are in batches already. It may wait
+        for a user's partitioner, and the rows of other topics are sent meanwhile. Raise
+        TimeoutException if the timeout passes first.
         """
         state, waiting_for = self._state, list[ProducerBatch]()
 

@@ -3,7 +3,7 @@
 A chunk contains rows of one topic. Its memory is reserved in advance, so putting its rows into
 batches never waits for memory. The fields that every row has are in one flat list (one `extend` per
 row, and three slices of the list at the end). Rarer fields are in dicts, by row number. A chunk has
-no lock of its own: `row_producer` holds the lock of the queue.
+no lock of its own: rows are added to it under the lock of its queue.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class ChunkFeeder:
                     queue.under_way = chunk
                 queue.take(chunk)
                 if chunk.is_over:
-                    # Two interrupts have prevented this. The I/O thread would find the chunk due,
-                    # again and again.
+                    # Two interrupts have prevented this. Without it, the chunk would stay due, and
+                    # the I/O thread would find it again and again.
                     self._end(chunk)
                 elif chunk.pending.is_in_batches:
                     self._end_in_batches(chunk)
@@ -202,9 +202,9 @@ class ChunkFeeder:
                 owner=chunk.sent,
             )
         except BaseException as error:
-            # In a caller's thread, the error may come from a signal handler. It is raised to the
-            # caller. The I/O thread, which gets no signals, then appends the rows or fails with the
-            # same error.
+            # In a caller's thread, the error may come from a signal handler, so it is raised to the
+            # caller. The I/O thread, which gets no signals, then tries again to append the rows. If
+            # it gets the same error, it fails them.
             has_signals = not (self._thread.is_current or self.is_in_partitioner)
             is_known = isinstance(error, KafkaException) or not has_signals
             if chunk.pending.is_in_batches or not is_known:

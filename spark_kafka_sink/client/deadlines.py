@@ -38,8 +38,8 @@ class Call(NamedTuple):
 class Waiters:
     """The callers that wait for a change.
 
-    The thread that calls a method must hold the producer's lock.
-    Each waiting caller has its own signal: an acquired lock, which the notifying thread releases.
+    The thread that calls a method must hold the lock that guards the change. Each waiting caller
+    has its own signal: an acquired lock, which the notifying thread releases.
     """
 
     __slots__ = ("_signals",)

@@ -1,10 +1,10 @@
 """Futures of single rows, and the table in which they look up their results.
 
-The rows of a chunk share one `SentRows`: an array of offsets, and for each row a reference to the
-result of its batch. When a batch ends, it sets the results of all its rows at once. A `RowFuture`
-has only the row's number, and computes the row's result when a caller asks for it. So a future
-costs one small object to create and nothing to resolve; a `concurrent.futures.Future` costs a
-condition and a notification per row.
+The rows of a chunk (see `chunk`) share one `SentRows`: an array of offsets, and for each row a
+reference to the result of its batch. When a batch ends, it sets the results of all its rows at
+once. A `RowFuture` has only the row's number, and computes the row's result when a caller asks for
+it. So a future costs one small object to create and nothing to resolve; a
+`concurrent.futures.Future` costs a condition and a notification per row.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class SentRows:
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
         self._refused: dict[int, BaseException] = {}
-        # Memoryviews of NumPy arrays with one element per row, because indexing a memoryview
-        # returns a Python int: the index of the row's result in _ends, and the row's offset.
+        # Two memoryviews of NumPy arrays with one element per row: the index of the row's result in
+        # _ends, and the row's offset. Indexing a memoryview returns a Python int.
         self._end_of: memoryview | None = None
         self._offsets = memoryview(b"")
         self._order: Int64s = np.empty(0, np.int64)
@@ -259,10 +259,11 @@ class _Watch:
     A `concurrent.futures.Future` creates this state at its construction, a `RowFuture` when a
     waiter first needs it.
 
-    is_notified: only changes under the condition, together with the `_state` that waiters read. So
-    a thread that checks several futures and then waits for the unfinished futures sees each future
-    as either done or not done. pid: the process that created this object. A forked child cannot use
-    the lock, because another thread may have held it at the fork.
+    is_notified: only changes under the condition, together with the `_state` that waiters read. A
+    thread that waits for several futures holds all their conditions while it checks which are done,
+    and adds itself to the waiters of the others. So no future becomes done in between. pid: the
+    process that created this object. A forked child cannot use the lock, because another thread may
+    have held it at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")

@@ -24,10 +24,10 @@ in `select`. A caller that has work for the thread wakes it, but only while it w
 wakeup costs a system call. Work that a caller adds between `poll` and `select` is not overlooked:
 `poll` has recorded under the lock that the thread is about to wait.
 
-Calls into user code (callbacks, span owners) are queued under the lock, and made in order without
-the lock. They may raise any exception (`user_calls`), and so may a log handler (`safe_logging`).
-Any other exception in the loop ends every wait with that error, so that no caller waits forever for
-a thread that has ended.
+Calls into user code (callbacks and `SpanOwner.completed`) are queued under the lock, and made in
+order without the lock. They may raise any exception (`user_calls`), and so may a log handler
+(`safe_logging`). Any other exception in the loop ends every wait with that error, so that no caller
+waits forever for a thread that has ended.
 """
 
 from __future__ import annotations

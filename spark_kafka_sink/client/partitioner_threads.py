@@ -8,9 +8,9 @@ one another, unless there are more topics than `MOST_THREADS`.
 One thread runs until the producer ends. It handles the rows that still linger when the program
 ends, because Python 3.12 and newer start no thread at that time.
 
-A caller of `run` may be interrupted (KeyboardInterrupt) anywhere. Therefore a thread itself records
-that it is idle or runs a call, because no signal interrupts it. A caller only marks a call that it
-has found a thread for, and the next caller finds threads for the calls without a mark.
+A caller of `run` may be interrupted (KeyboardInterrupt) anywhere. No signal interrupts the threads
+of this module, so each thread itself records whether it is idle or runs a call. A caller only marks
+a call after it has started or woken a thread for it. The next caller does so for unmarked calls.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class PartitionerThreads:
             if each.has_thread:
                 continue
             if self._is_idle:
-                # An interrupt in `notify` leaves a wait in the condition's list that has ended, so
-                # that one more `notify` would not wake the thread.
+                # An interrupt in `notify` can leave a wait that has ended in the condition's list.
+                # One more `notify` would then choose that wait, and not wake the thread.
                 self._changed.notify_all()
                 self._is_idle = False
             elif threads < MOST_THREADS:

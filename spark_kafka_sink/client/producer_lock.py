@@ -7,9 +7,9 @@ could lose records or send them twice. Everything else may be interrupted: waits
 no lock, and it does no harm if a caller releases its reserved memory twice.
 
 More interrupts may come while a caller handles the first one. So an exception handler first stores
-in `left_behind` what it is about to do, and then does it. No interrupt comes before that statement
-has ended, because it calls nothing. The I/O thread, which gets no signals, does what is left. It
-also finds a change whose guard was interrupted.
+in `left_behind` what it is about to do, and then does it. No interrupt comes before the statement
+that stores this has ended, because it calls nothing. The I/O thread, which gets no signals, does
+what is left. It also ends the producer if an interrupt came inside the guard of a change.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class ProducerLock(ABC):
         """Finish the cleanup of calls that were interrupted; the caller holds the lock.
 
         The entries stay in `left_behind`, because this call may be interrupted, too. Raise
-        KafkaException if an interrupted change ends the producer, or has ended it since the caller
-        checked that.
+        KafkaException if an interrupted change ends the producer now, or has ended it after the
+        caller's last check.
         """
         if self._change.is_half:
             raise self._interrupted(KeyboardInterrupt())

@@ -5,8 +5,8 @@ KafkaProducerMetrics of the Java client). When metrics are measured, it also rea
 parts of the producer. Its methods are called once per request, response or slice of rows, never
 once per row. They take times as arguments.
 
-A sensor is written by one thread at a time: `sent` and `answered` by the I/O thread, the other
-methods by the thread that holds the producer's lock. `measure` needs no lock.
+Only one thread at a time writes to a sensor. The I/O thread calls `sent` and `answered`. The thread
+that holds the producer's lock calls the other methods. `measure` needs no lock.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class ProducerMetrics:
 
     @property
     def topics_written(self) -> int:
-        """The number of topics that records were sent to, each of which has metrics."""
+        """The number of topics that records were sent to. Only these topics have metrics."""
         return len(self._topics)
 
     # -- the I/O thread ---------------------------------------------------------------------------

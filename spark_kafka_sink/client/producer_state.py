@@ -5,7 +5,7 @@ completion, sequences, transactions, deliveries. Only its methods take the lock,
 waits, calls user code or logs while it holds the lock. Arrow batches are appended in slices (see
 `appender`). If a slice need not wait, its append takes the lock three times, in `reserve`, `hold`
 and `put_in`, and once more if batches became full (`packed`). A transactional producer takes it
-twice more for each append, which is counted from its begin to its end.
+twice more for each append, in `begin_append` and `end_append`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ProducerState(ProducerLock):
     def take_delivery_error(self) -> KafkaException | None:
         """Return the first delivery error since the last call, None if there is none.
 
-        After an interrupt, the next call returns it.
+        If an interrupt ends this call, the next call returns the error.
         """
         if self.deliveries.error is None:  # the usual case takes no lock
             return None
@@ -136,7 +136,7 @@ class ProducerState(ProducerLock):
             return self._sender.progress(self.deliveries, self._clock())
 
     def last_error(self) -> KafkaException | None:
-        """Return an error for which something is sent again, None if there is none."""
+        """Return an error that makes the producer send something again, None if there is none."""
         with self.lock:
             return self._sender.last_error()
 
@@ -192,7 +192,7 @@ class ProducerState(ProducerLock):
         """Wait until `find` returns the topics' metadata, and return it.
 
         One metadata request asks for all unknown topics. find: called with the lock after each
-        change of the metadata, returns None to wait on. late: called with the lock after the
+        change of the metadata, returns None to keep waiting. late: called with the lock after the
         deadline, returns the error to raise.
         """
 
@@ -296,8 +296,8 @@ class ProducerState(ProducerLock):
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Protect the partitions' open batches from changes, and return how full they are."""
         with self.lock:
-            # An interrupted append may still hold the same partitions. If these rows were held
-            # before, the I/O thread must not end the new hold.
+            # End the holds of interrupted appends, which may be of the same partitions. Forget an
+            # earlier hold of these rows, so that the I/O thread does not end the new hold.
             self._clean_up()
             self.left_behind.pop(pending, None)
             pending.partitions = partitions
@@ -469,10 +469,10 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def end_when_idle(self) -> None:
-        """Make the I/O thread deliver its rows and then end; takes no lock, for a finalizer.
+        """Make the I/O thread deliver its rows and then end.
 
-        Garbage may be collected in any thread at any moment, even while that thread holds the lock.
-        The rows of a transaction are dropped, because no caller is left to commit it.
+        A finalizer calls this, in any thread at any moment, even while that thread holds the lock.
+        So it takes no lock. The rows of a transaction are dropped: no caller is left to commit it.
         """
         if self.transactions is not None:
             self._is_stopping = True

@@ -1,10 +1,10 @@
 """The transactional calls of a producer, such as a commit.
 
-A call starts work of the I/O thread, waits for its end, and raises its error. It waits at most
-max.block.ms. After a timeout, the work continues in the background, and the user must call the
-same method again, which then waits for the same work, or close the producer. `TransactionManager`
-defines which calls are legal, and what the brokers' responses mean. This module also checks the
-offsets of a consumer group before they are sent.
+A call starts an operation of the I/O thread, waits for its end, and raises its error. It waits at
+most max.block.ms. After a timeout, the operation continues in the background. The user must then
+either close the producer, or call the same method again to wait for the same operation.
+`TransactionManager` defines which calls are legal, and what the brokers' responses mean. This
+module also checks the offsets of a consumer group before they are sent.
 """
 
 from __future__ import annotations
@@ -242,8 +242,8 @@ class ProducerTransactions:
     def _take_unseen_commit(self) -> TransactionalResult | None:
         """Return the commit that has timed out or was interrupted, None if there is none.
 
-        None also means that a commit was interrupted before it began. The result stays the same
-        while the producer is closed, although `end_open` waits for it.
+        Return None also if a commit was interrupted before it began. Later calls return the same
+        commit, even after `end_open` has waited for it.
         """
         latest = self._manager.latest_call
         # A call may be interrupted between the end of its wait and its own end.
@@ -258,12 +258,12 @@ class ProducerTransactions:
         """Abort the open transaction of a producer that is being closed.
 
         If an abort has timed out before, or if EndTxn was sent for a commit, wait for its end
-        instead. The errors are kept so that `close` raises them, and so is the error of a commit
-        that has timed out or was interrupted before. The exception is the error of records that an
-        abort has dropped: it is not kept. If the timeout passes before the transaction has ended,
-        the coordinator aborts it later.
+        instead. Errors are kept so that `close` raises them. This includes the error of a commit
+        that has timed out or was interrupted before, but not the error of records that an abort has
+        dropped. If the timeout passes before the transaction has ended, the coordinator aborts it
+        later.
 
-        timeout: seconds, None for max.block.ms, which is also the longest time.
+        timeout: seconds, None for max.block.ms. A longer timeout counts as max.block.ms.
         """
         commit = self._state.ask(self._take_unseen_commit)
         end = self._state.ask(self._open_end)
@@ -295,7 +295,7 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen or failure)
 
     def _failure(self, commit: TransactionalResult | None) -> KafkaException | None:
-        """Return why a commit has failed whose result no call has shown; None if it has not.
+        """Return the error of a failed commit, None if no commit failed or a call has shown it.
 
         commit: the result of `_take_unseen_commit`.
         """
@@ -315,14 +315,14 @@ class ProducerTransactions:
         return failure
 
     def _has_unseen_abort(self) -> bool:
-        """Whether the user has called abort, but its wait was over before the abort had ended."""
+        """Whether the user has called abort, and the call ended before the abort did."""
         unseen = self._manager.unacknowledged_call
         return unseen is not None and unseen.operation == _ABORT
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the function that begins to end the open transaction, or resumes it.
+        """Return a function that begins or resumes the end of the open transaction.
 
-        It returns the result to wait for. Return None if no transaction is open.
+        That function returns the result to wait for. Return None if no transaction is open.
         """
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
@@ -356,7 +356,7 @@ class ProducerTransactions:
         rows that another thread sends meanwhile would not be part of the transaction. An abort
         drops the rows that are in no batch yet, so it does not wait for a partitioner. If an
         interrupt (KeyboardInterrupt) comes before all rows are in batches, EndTxn is not sent until
-        the user calls the same method again or closes the producer, which aborts the transaction.
+        the user calls the same method again, or aborts the transaction by closing the producer.
         After a later interrupt, EndTxn is sent as soon as the batches are acknowledged.
 
         begin: the method of the manager that begins a commit or an abort. timeout: seconds, None

@@ -68,10 +68,10 @@ def _close_at_exit() -> None:
     the user's serializers, interceptors and partitioner have no limit.
 
     In Java, such rows are lost silently. Python calls this function after all non-daemon threads of
-    the user have ended, which may send rows until then. The I/O threads are daemon threads, and
-    still run. Python 3.12 and newer start no threads at this time, and refuse to import
-    `concurrent.futures.thread`, which pyarrow imports together with pandas when it first makes an
-    array.
+    the user have ended, and they may send rows until then. The I/O threads are daemon threads, and
+    still run. Python 3.12 and newer start no threads at this time, and do not allow the import of
+    `concurrent.futures.thread`. pyarrow imports that module together with pandas when it first
+    makes an array, so this module imports it in advance.
     """
     started = time.monotonic()
     deadline = started + AT_EXIT_S
