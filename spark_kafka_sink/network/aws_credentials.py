@@ -78,9 +78,9 @@ class AwsTokens:
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
-            # The options with unresolved references are a part of the key, too: a reference may
-            # resolve to another identity at the next fetch, so a client with references must not
-            # share its source with a client that has the same values without references.
+            # The key also contains the options with unresolved references. A reference may resolve
+            # to another identity at the next fetch, so a client with references must not share its
+            # source with a client that has the same values without references.
             (
                 *(options, region, self._region_of_hosts()),
                 *(config.sasl_jaas_config, config.config_providers, self._identity),
@@ -128,7 +128,7 @@ class AwsTokens:
         try:
             options, region = _options(self._config, self._values), self._region()
             if options.user != self._user:
-                # The other clients that share the token would log in as another user.
+                # Otherwise, the other clients that share the token would log in as another user.
                 raise TokenException(
                     f"the profile, the role or the session in {Option('sasl.jaas.config')} has "
                     f"changed since this client was created: {OTHER_USER}",
@@ -140,8 +140,8 @@ class AwsTokens:
                     credentials = _botocore_credentials(options, region, self._profile)
         except ConfigException as error:
             raise TokenException(str(error), is_final=True) from None
-        # Compared after the credentials were read, because their file may be replaced at any time.
-        # It is empty for the credentials of a machine, for example, and stays so.
+        # Compare the identity after the credentials were read, because their file may be replaced
+        # at any time. For the credentials of a machine, for example, it is always empty.
         if self._identity != _identity(options):
             raise TokenException(
                 "the access key, the role or the source of AWS's credentials has changed since "
@@ -159,10 +159,10 @@ class AwsTokens:
 def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
     """Return a digest of what identifies the user of the AWS credentials, without a request to AWS.
 
-    It is the id of a long-term access key, or the role and the session of a profile or of a web
-    identity. Of single sign-on, it is the account and the role. It is empty if the options alone
-    name the user, and if it is known only after a request, as for the role of a machine.
-    Raise ConfigException if an option is invalid.
+    The digest is made from the id of a long-term access key, or from the role and the session of a
+    profile or of a web identity. For single sign-on, it is made from the account and the role. The
+    result is empty if the options alone name the user, or if the user is known only after a
+    request, as for the role of a machine. Raise ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 
@@ -290,7 +290,7 @@ def _first_credentials(
     chain, unless awsAddDefaultProviders is false. This client does not: a worker without the
     profile, or without the right to the role, would log in as another user.
 
-    commands: gets the names of the profiles whose `credential_process` is not run.
+    Append to `commands` the name of each profile with a `credential_process`, which is not run.
     """
     from botocore.exceptions import ProfileNotFound  # noqa: PLC0415 - slow, and may be absent
 
@@ -302,7 +302,7 @@ def _first_credentials(
         except ProfileNotFound:
             if options.role is None:
                 raise
-        # In Java, a profile with a command has the credentials that the command prints.
+        # In Java, the command of a profile returns credentials, so the role is not assumed.
         if found is not None or options.role is None or options.profile in commands:
             return found
     session = _session(None, region, commands)
@@ -312,7 +312,7 @@ def _first_credentials(
 def _session(profile: str | None, region: str, commands: list[str]) -> Any:  # noqa: ANN401 - of botocore, which may be absent
     """Return a session of botocore.
 
-    commands: gets the names of the profiles whose `credential_process` is not run.
+    Append to `commands` the name of each profile with a `credential_process`, which is not run.
     """
     from botocore.session import Session  # noqa: PLC0415 - slow, and may be absent
 
@@ -332,8 +332,8 @@ def _found(
 ) -> AwsCredentials | None:
     """Return the credentials of a session, None if it has none.
 
-    only_profile: whether they must be those of the session's profile. Without that, botocore also
-    looks for those of the pod or the machine.
+    only_profile: whether the credentials must be those of the session's profile. If not, botocore
+    also looks for the credentials of the pod or the machine.
     """
     if only_profile:
         resolver = session.get_component("credential_provider")
@@ -354,7 +354,7 @@ def _found(
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[str]:
-    """Remove each credential_process from botocore's profiles; return the names of the profiles.
+    """Remove `credential_process` from botocore's profiles; return the names of these profiles.
 
     botocore would run these commands to get credentials. It is not enough to remove the session's
     own provider of such credentials: botocore would still run the commands of source profiles.
@@ -364,10 +364,10 @@ def _remove_commands(config: Mapping[str, Any]) -> list[str]:
 
 
 def _name_role_sessions(config: Mapping[str, Any]) -> None:
-    """Set the session name of the roles in botocore's profiles that have none.
+    """Set a role session name in each of botocore's profiles that has none.
 
-    Otherwise botocore would name each session by the time. If the environment configures a web
-    identity, botocore takes the session name from the profile, too.
+    Otherwise botocore would use the current time as the name of each session. If the environment
+    configures a web identity, botocore takes the session name from the profile, too.
     """
     profiles = config.get("profiles", {})
     # Without AWS_PROFILE, botocore uses this profile even if no file has it.

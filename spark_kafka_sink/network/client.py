@@ -503,7 +503,7 @@ class NetworkClient:
                 self._connection_lost(state, expired.reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
-        """Re-authenticate each connection whose session has ended, if requests wait for it.
+        """Re-authenticate each connection that holds requests because its session has ended.
 
         The selector wakes up when a ticket or token is available.
         """

@@ -89,7 +89,7 @@ class InFlightRequest:
 
     @property
     def held_back_s(self) -> float:
-        """How many seconds the broker may wait before it answers, as in a Fetch request."""
+        """How many seconds the broker may wait: throttle times, and max_wait_ms of a Fetch."""
         message = None if self.request is None else self.request.message
         max_wait_ms: int = getattr(message, "max_wait_ms", 0)
         return self.throttled_s + max_wait_ms / 1000
@@ -110,7 +110,7 @@ class InFlightRequests:
         self._requests: deque[InFlightRequest] = deque()
         # The requests whose frames are not written yet.
         self._unwritten: deque[InFlightRequest] = deque()
-        # The last time at which bytes came, or a later time after the client did not look.
+        # When bytes were last received. `missed` adds the time in which the client did not read.
         self._received_at = float("-inf")
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class InFlightRequests:
         self._received_at = now
 
     def missed(self, gap_s: float) -> None:
-        """Record that the client has not looked for that many seconds, which are no silence."""
+        """Record that the client did not read for `gap_s` seconds. They do not count as silence."""
         oldest = self.oldest()
         if oldest is not None and oldest.written_at is not None:
             self._received_at = max(oldest.written_at, self._received_at) + gap_s
@@ -453,7 +453,7 @@ class Connection:
     # -- the login --------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:
-        """Begin to re-authenticate, unless there are no credentials."""
+        """Begin to re-authenticate if there are credentials now."""
         has_begun = False
         # If this fails, the session may still be valid for a while, and the next request tries
         # again. After the session's end, requests are held, because the broker would reject them.

@@ -1,4 +1,4 @@
-"""The states of a connection, as one table: state and event to the next state and the action.
+"""The states of a connection: a table of the next state and the action for each state and event.
 
 `Connection` turns what happens on the socket into events and executes the actions. An event that a
 state does not accept is a bug: it raises IllegalStateException and nothing changes. The diagram in

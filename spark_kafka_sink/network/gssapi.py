@@ -181,9 +181,9 @@ def _failure(
     options: KerberosOptions,
     what: str,
 ) -> SaslAuthenticationException | NetworkException:
-    """Return the error to raise. Its message has the library's error text and a remedy.
+    """Return the exception to raise. Its message has the library's error text, and often a remedy.
 
-    If a retry may overcome the error, it is a NetworkException.
+    Return a NetworkException if a retry may overcome the error.
     """
     code = error.min_code - _FIRST_CODE
     words = options.for_message(_words(error))

@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 
 _T = TypeVar("_T")
-# For how long an object that no connection has taken is kept. Kerberos tokens expire in minutes.
+# How long to keep an object that no connection takes. Kerberos tokens expire in minutes.
 _STALE_S: Final = 60.0
 # If a call takes longer, another thread is started for the other calls.
 _SLOW_S: Final = 2.0

@@ -114,8 +114,8 @@ def is_url(url: str) -> bool:
 def has_at_behind_host(url: str) -> bool:
     """Return whether a URL has an ``@`` behind its host.
 
-    Then the host may be a part of the credentials. A ``/`` in a password ends them, if it is not
-    percent-encoded.
+    Then the text that was parsed as the host may be a part of the credentials: a ``/`` in a
+    password ends the host, unless it is percent-encoded.
     """
     parts = urlsplit(url)
     return any("@" in each for each in (parts.path, parts.query, parts.fragment))
@@ -224,7 +224,9 @@ def send(
 
 
 def _is_cut(response: HTTPResponse, body: bytes) -> bool:
-    """Return whether the connection ended before the complete response, which read() ignores.
+    """Return whether the connection ended before the response was complete.
+
+    In this case, read() returns the incomplete body without an error.
 
     A response that is neither chunked nor has a length ends with its connection. If its body is
     empty too, the connection ended within the headers.

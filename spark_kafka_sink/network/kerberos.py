@@ -50,16 +50,17 @@ class _Failures:
 
     def __init__(self) -> None:
         self._random = Random()  # noqa: S311 - jitter, not secrets
-        # The last failure of a kind: with what it was requested, its message, when its pause ends,
-        # and the number of failures. Each change is one atomic operation, so no lock is needed.
+        # The last failure of each kind: the argument `given` of the request, the message, when the
+        # pause ends, and the number of failures. Each change is one atomic operation, so no lock is
+        # needed.
         self._kept: dict[str, tuple[Hashable, str, float, int]] = {}
 
     def result(self, kind: str, given: Hashable, request: Callable[[], _T]) -> _T:
         """Return the result of a request to the KDC.
 
-        Raise SaslAuthenticationException if the request, or the one of the same kind before, failed
-        finally. given: what identifies the keytab or the ticket. A failure with another one does
-        not count.
+        Raise SaslAuthenticationException if the request fails finally, or if the last request of
+        the same kind did so and its pause has not ended. given: what identifies the keytab or the
+        ticket. A failure with another keytab or ticket does not count.
         """
         given_before, message, ends_at, failures = self._kept.get(kind, (given, "", 0.0, 0))
         if given_before != given:
@@ -94,7 +95,7 @@ class Kerberos:
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
         self._failures = _Failures()
-        # The principal of the ticket cache at the first login, or the principal that options set.
+        # The principal that options set, or else that of the ticket cache at the first login.
         self._principal = self._options()[0].principal
         self._cached_principal = identity or None if self._principal is None else None
         check_kerberos()
@@ -152,7 +153,7 @@ class Kerberos:
             if options.principal is None:
                 self._check_cached_principal(given[0])
         else:
-            # A failure is that of all brokers. Another keytab is tried at once.
+            # A failure counts for all brokers. Another keytab is tried at once.
             given = hashlib.sha256(keytab).digest()
             credentials = self._failures.result(
                 "", given, lambda: kerberos_credentials(options, keytab)
@@ -204,7 +205,7 @@ class Kerberos:
         if keytab:
             name = f"{unless_key(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
-            # Its name is not shown, because the text of this option is secret.
+            # The name of the file is not shown, because the text of this option is secret.
             name = f"keyTab of {Option('sasl.jaas.config')}"
         origin = f"the keytab {name}"
         found = self._values.content(options.keytab, origin)

@@ -43,7 +43,7 @@ class LoginUser(Protocol):
     """A client that logs in with the tokens of a source."""
 
     def wake(self) -> None:
-        """Make the client look for a token again. The thread that fetched one calls this."""
+        """Make the client look for a token again. The source calls this after each fetch."""
 
 
 class TokenSource:
@@ -69,8 +69,8 @@ class TokenSource:
         self._renewal = renewal
         self._random = random
         self._clock = clock
-        # Held as a lock, not as a condition: an interrupt inside `Condition.__enter__` would leave
-        # it locked.
+        # Always acquire this lock, not the condition: an interrupt inside `Condition.__enter__`
+        # would leave the lock locked.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._users: WeakSet[LoginUser] = WeakSet()

@@ -2,7 +2,7 @@
 
 It owns the sensors of the Java client's Selector (SelectorMetrics), with the same metric names. A
 sensor is updated once per connection, request written, read and select. All updates between two
-polls have the time of the first update.
+calls of `fold` that move values count for the same time (see `Metrics.fold`).
 """
 
 from __future__ import annotations

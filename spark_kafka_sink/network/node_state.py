@@ -118,7 +118,7 @@ class NodeState:
         return self.connection is not None and self.connection.is_ready
 
     def unanswered(self, now: float) -> Unanswered | None:
-        """Return the request whose response a ready connection waits for, None without one.
+        """Return the unanswered request of a ready connection, None if no response is due.
 
         Any thread may call this.
         """
@@ -133,9 +133,9 @@ class NodeState:
         return unanswered is not None and unanswered.silent_s >= longest_silence_s
 
     def answers(self, now: float, longest_silence_s: float) -> bool:
-        """Return whether the connection accepts requests, and the node answers, as far as is known.
+        """Return whether the connection accepts requests and the node seems to answer them.
 
-        It has answered since the last error, and no response is overdue.
+        The node seems to answer if it has answered since the last error and no response is overdue.
         """
         return self.is_ready and not self.last_error and not self.is_overdue(now, longest_silence_s)
 
@@ -382,7 +382,7 @@ class NodeState:
 
 
 def _where_in_login(connection: Connection) -> str:
-    """Return in which part of its SASL login a connection is, empty if it is in none."""
+    """Return which part of its SASL login a connection is in; empty if it is not logging in."""
     if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
         return "during the SASL login"
     if connection.is_renewing:

@@ -131,7 +131,7 @@ class NodeStates:
         return any(state.answers(now, _NO_RESPONSE_S) for state in self)
 
     def missed(self, gap_s: float) -> None:
-        """Record that the client has not polled for that many seconds, which are no silence."""
+        """Record that the client did not poll for `gap_s` seconds. They do not count as silence."""
         if self._silent_since is not None:
             self._silent_since += gap_s
         for state in self:
@@ -227,9 +227,11 @@ class NodeStates:
         return made[0]
 
     def least_loaded(self, now: float, random: Random) -> NodeState | None:
-        """Return the least loaded broker, or bootstrap address if there are no brokers.
+        """Return the least loaded broker, or else the least loaded bootstrap address.
 
         A bootstrap address with an open connection counts as a broker, which saves a connection.
+        The other bootstrap addresses are used if no broker is connected or can be connected to now.
+        Without KIP-899, they are used only if there are no brokers.
         """
         brokers = [state for state in self if state.node.id >= 0]
         bootstrap = [state for state in self if state.node.id < 0]

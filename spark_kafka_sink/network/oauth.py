@@ -128,7 +128,7 @@ class OAuthSettings:
 
     @property
     def has_assertion(self) -> bool:
-        """Whether an assertion authenticates the client at the endpoint, not a secret."""
+        """Whether an assertion, not a secret, authenticates the client at the endpoint."""
         has_claim = self.assertion_file is not None or self.claims.iss is not None
         return has_claim or self.retriever == _JWT_BEARER
 
@@ -162,8 +162,8 @@ class OAuth:
         elif settings.url is not None:
             self._at_endpoint = self._checked_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # The file with the assertion may now be of another user than that of an earlier client.
-        # The name of a callable may be defined again, as in a notebook.
+        # `_at_endpoint`: the assertion file may be of another user than for an earlier client.
+        # `id(named)`: a notebook may define a callable again under the same name.
         key = (
             *(settings, self._at_endpoint, _as_written(config)),
             *(renewal_options(config), id(named)),
@@ -203,7 +203,7 @@ class OAuth:
     def user_of_file(self, claim: str) -> str:
         """Return what identifies the user of the token, assertion or template in a file.
 
-        claim: the claim of a token that contains its user. Raise the exceptions of `file_token`.
+        claim: the name of the claim that contains the user. Raise the exceptions of `file_token`.
         """
         settings = self._settings()
         if settings.path is not None:
@@ -276,7 +276,7 @@ class OAuth:
 
         form, headers = self._form(settings)
         if _user(settings, form) != self._at_endpoint:
-            # The other clients that share the token would log in as another user.
+            # Otherwise, the other clients that share the token would log in as another user.
             raise TokenException(
                 "the client id, the token endpoint, an extension, or the user of the assertion has "
                 f"changed since this client was created: {OTHER_USER}",
@@ -328,7 +328,7 @@ class OAuth:
         return by_secret(settings.scope), {"Authorization": header}
 
     def _assertion(self, settings: OAuthSettings) -> str:
-        """Return the text of the assertion file, or without such a file, sign a new assertion."""
+        """Return the text of the assertion file, or a new assertion if there is no such file."""
         option = f"{_ASSERTION}.file"
         if settings.assertion_file is not None:
             found = self._values.file(option, settings.assertion_file).strip()
@@ -423,7 +423,7 @@ class OAuth:
         client_id = _trimmed(client_id, jaas.get("clientId"))
         client_secret = _trimmed(client_secret, jaas.get("clientSecret"))
         scope = _trimmed(scope, jaas.get("scope"))
-        # Find errors before a request is made. An encoding error has the text in its repr.
+        # Find encoding errors before a request is made. The errors of `utf8` do not show the text.
         for name, value in (
             (_CLIENT_ID, client_id),
             (_CLIENT_SECRET, client_secret),
@@ -449,7 +449,7 @@ class OAuth:
             claims=claims,
             extensions=extensions,
             tls=self._endpoint_tls() if is_encrypted(url) else None,
-            # In Java, 0 is no limit.
+            # 0 means the default here, and no limit in Java.
             times_ms=(
                 config.sasl_login_connect_timeout_ms or _TIMEOUT_MS,
                 config.sasl_login_read_timeout_ms or _TIMEOUT_MS,
@@ -557,16 +557,16 @@ class OAuth:
 
 
 def user_claim(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the name of the claim of a token that contains its user."""
+    """Return the name of the claim that contains the user of a token."""
     return values.resolved(_USER_CLAIM, config.sasl_oauthbearer_sub_claim_name)
 
 
 def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
     """Return what identifies the user of the token, assertion or template in a file.
 
-    It is empty without such a file. Otherwise it is the user's claim, or a digest: of a token that
-    does not have the claim, or of the claims that a template sets. Raise the exceptions of `OAuth`
-    and of `OAuth.file_token`.
+    The result is empty without such a file. For a token or an assertion, it is the claim with the
+    user, or a digest of the text if there is no such claim. For a template, it is a digest of the
+    claims `iss` and `sub`. Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
     files = (

@@ -200,7 +200,10 @@ class OptionValues:
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
     def references_of_jaas(self, text: str) -> list[str] | None:
-        """Return the options of `sasl.jaas.config` with references; None if it is a reference."""
+        """Return the options of `sasl.jaas.config` with references (``${…}``).
+
+        Return None if the entire text is one reference.
+        """
         if self.is_reference(text):
             return None
         return [

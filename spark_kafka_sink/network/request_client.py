@@ -3,13 +3,13 @@
 `NetworkClient` accepts requests only for nodes that are ready. This client queues a request until
 its node is ready. The future is done when the response arrives, when the connection breaks, or when
 request.timeout.ms passes before the request was sent. The caller checks its futures after each
-`poll`. There are no callbacks, and a single thread uses the client: `OneCaller` rejects calls of a
-second thread to the object that owns the client, as Java's KafkaConsumer does.
+`poll`. There are no callbacks, and a single thread uses the client. The object that owns the client
+uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer does.
 
-This thread may be the main thread, in which Ctrl-C raises KeyboardInterrupt at any point: bytes
-that were received are then lost, and so is what was sent. After a call that did not end, the next
-call therefore closes every connection, fails the requests without a response, and begins with new
-connections.
+This thread may be the main thread, in which Ctrl-C raises KeyboardInterrupt at any point. Received
+bytes may then be lost, and the client may not know what was sent. After an interrupted call, the
+next call therefore closes every connection, fails the requests without a response, and begins with
+new connections.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RequestFuture:
 
     @property
     def response(self) -> Response:
-        """The response. Reading it raises the error, or IllegalStateException if it is not done."""
+        """The response. Reading it raises the error, or IllegalStateException if neither is set."""
         if self.error is not None:
             raise self.error
         if self._response is None:
@@ -113,10 +113,10 @@ class ConsumerNetworkClient:
         self._throttled_until: dict[int, float] = {}
         self._nodes: Mapping[int, Node] = {}
         self._initial_nodes: tuple[Node, ...] = ()
-        # The requests without a response; some of them may be done.
+        # The requests that are not done. The end of a poll removes those that are done.
         self._open: list[RequestFuture] = []
         self._is_interrupted = False
-        # Whether requests have failed since the last poll, so that the next one must not wait.
+        # Whether requests have failed since the last poll, so that the next poll must not wait.
         self._has_failed = False
 
     @classmethod

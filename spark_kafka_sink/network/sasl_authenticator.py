@@ -2,9 +2,9 @@
 
 It corresponds to Java's SaslClientAuthenticator. A SASL session may expire. Before it expires, the
 connection re-authenticates (KIP-368). The re-authentication begins when the next request is to be
-sent, so an idle connection needs no timer. Its first request is sent behind the requests in flight,
-whose responses come first. This module determines the next step of a login, and `Connection` sends
-it.
+sent, so an idle connection needs no timer. The first request of the re-authentication follows the
+requests in flight, so their responses come first. This module determines the next step of a login,
+and `Connection` sends it.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ class SaslAuthenticator:
 
     def may_renew(self, now: float) -> bool:
         """Return whether re-authentication is due, and the last one was long enough ago."""
-        # The pause counts from the end of the last login, because a slow broker may have read its
-        # first request late.
+        # The pause counts from the end of the last login, because a slow broker may have read the
+        # first request of that login late.
         if now < self._renew_at or now < self._logged_in_at + _RENEWAL_PAUSE_S:
             return False
         # After the session's end, the broker would reject requests.

@@ -5,9 +5,8 @@ replaced certificates are used from the next connection on; equal contents share
 Invalid files are reported when the client is constructed. Without TLS, the module ssl is not
 imported.
 
-Values may contain references, such as ``${env:NAME}``. They are resolved for each
-connection, in the process that connects, so that no plan, pickle or producer pool contains the
-resolved values.
+Values may contain references, such as ``${env:NAME}``. They are resolved for each connection, in
+the process that connects, so that no plan, pickle or producer pool contains the resolved values.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ _SENT_IN_CLEAR: Final = {
     OAUTHBEARER: "OAuth token",
     AWS_MSK_IAM: "AWS token",
 }
-# The options that determine the user, and those of JAAS. A client of the same name may be another
-# user at another token endpoint, or with other extensions.
+# The options that determine the user, outside and inside JAAS. At another token endpoint, or with
+# other extensions, a client of the same name may be another user.
 _NAMES: Final = frozenset(
     {
         "sasl_username",
@@ -135,8 +134,8 @@ def login_identity(config: ProducerConfig) -> str:
     or set by a reference. It is empty if the options alone determine the user. Tokens that an
     endpoint or a Python callable returns, and session tokens of AWS, are not taken into account.
 
-    Raise KafkaException if the user cannot be found, as the login would. With a key in its place,
-    two users could share a producer.
+    Raise KafkaException, as the login would, if the user cannot be found. If this function returned
+    a key instead, two users could share a producer.
     """
     if config.has_sasl:
         return _identity(config, checked_mechanism(config.sasl_mechanism))
@@ -201,8 +200,8 @@ def _digest(values: list[Any]) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
-    For a file with an OAuth token or an assertion, the digest includes its user. With equal
-    digests, equal configurations log in as the same user, apart from `login_identity`. Raise
+    For a file with an OAuth token or an assertion, the digest includes its user. Two logins with
+    the same configuration, `login_identity` and digest are logins of the same user. Raise
     KafkaException if a reference has no value, or if the file has no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
@@ -225,7 +224,8 @@ class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
     token: returns the valid token, None while it is being fetched. It is called at the construction
-    for the first login, and later for each re-authentication.
+    and for each exchange. If a file has the token (`source` is None), the first exchange uses the
+    token of the construction.
     """
 
     def __init__(
@@ -540,7 +540,7 @@ class Security:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return the user and the password. Raise ConfigException if the options set neither."""
+        """Return the user and the password. Raise ConfigException if one of them is not set."""
         config = self._config
         token = delegation_token(config)
         if token is not None:

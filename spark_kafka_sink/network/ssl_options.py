@@ -153,7 +153,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     )
 
 
-# The options for a store's text in place of its file.
+# The options that contain the text of a store, instead of the path of a file.
 _FOR_TEXT: Final = {
     "keystore": ("ssl.keystore.key", "ssl.keystore.certificate.chain"),
     "truststore": ("ssl.truststore.certificates",),

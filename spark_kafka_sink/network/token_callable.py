@@ -63,7 +63,7 @@ def _load(option: str, name: str, shown: str) -> tuple[object, Callable[[], obje
         named: Any = getattr(import_module(module), attribute, None)
         found = named() if isinstance(named, type) else named
     except ModuleNotFoundError as error:
-        # The missing module may be the value of a reference.
+        # The name of the missing module may come from a reference, which is not shown.
         missing = f"no module named {error.name!r}" if shown == name else type(error).__name__
         why = f"cannot be imported ({missing})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
