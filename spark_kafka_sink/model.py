@@ -241,7 +241,8 @@ def checked_list(what: str, things: object, expected: str) -> list[object]:
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
     """Return an integer, which may be a numpy integer, as an int.
 
-    Raise IllegalArgumentException if it is less than `smallest` or greater than `largest`.
+    Raise IllegalArgumentException if it is not an integer, or is a bool, or is less than `smallest`
+    or greater than `largest`.
     """
     if isinstance(number, SupportsIndex) and not isinstance(number, bool):
         value = operator.index(number)

@@ -120,7 +120,7 @@ class MadeAhead(Generic[_T]):
     def is_there(self, key: str) -> bool:
         """Return whether the object has been made, or making it has failed.
 
-        If neither is the case, start to make the object.
+        Otherwise start to make the object, unless that is under way.
         """
         found = self._made.get(key)
         if isinstance(found, _Making):

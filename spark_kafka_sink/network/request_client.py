@@ -2,7 +2,7 @@
 
 `NetworkClient` accepts requests only for nodes that are ready. This client queues a request until
 its node is ready. The future is done when the response arrives, when the connection breaks, or when
-request.timeout.ms passes before the request was sent. The caller checks its futures after each
+request.timeout.ms passes, before the request is sent or after it. The caller checks its futures after each
 `poll`. There are no callbacks, and a single thread uses the client. The object that owns the client
 uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer does.
 
