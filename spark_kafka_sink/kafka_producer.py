@@ -180,8 +180,8 @@ class KafkaProducer(BaseProducer):
         """Fence older producers with the same transactional.id, and abort their open transactions.
 
         Call it once, before the other transactional calls. A transactional call that has to wait
-        does so for at most max.block.ms and then raises TimeoutException. To continue after a timeout,
-        call init_transactions, commit_transaction or abort_transaction again. Raise
+        does so for at most max.block.ms and then raises TimeoutException. To continue after a
+        timeout, call init_transactions, commit_transaction or abort_transaction again. Raise
         IllegalStateException if a call is not possible now; the call then has no effect. Raise
         ProducerFencedException if a newer producer has taken over the transactional.id. After this
         error and other fatal errors, only `close` is possible.

@@ -2,9 +2,9 @@
 
 `NetworkClient` accepts requests only for nodes that are ready. This client queues a request until
 its node is ready. The future is done when the response arrives, when the connection breaks, or when
-request.timeout.ms passes, before the request is sent or after it. The caller checks its futures after each
-`poll`. There are no callbacks, and a single thread uses the client. The object that owns the client
-uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer does.
+request.timeout.ms passes, before the request is sent or after it. The caller checks its futures
+after each `poll`. There are no callbacks, and a single thread uses the client. The object that owns
+the client uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer does.
 
 This thread may be the main thread, in which Ctrl-C raises KeyboardInterrupt at any point. Received
 bytes may then be lost, and the client may not know what was sent. After an interrupted call, the
