@@ -1,1 +1,1 @@
-"""Load user code, and call it in a way that its exceptions do not stop a producer."""
+"""Load user code, and call it so that its exceptions do not stop a producer."""

@@ -101,7 +101,7 @@ _NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 
 
 def _integers(given: Any) -> pa.Array:  # noqa: ANN401 - what user code returned
-    """Return numbers as an int64 array. Raise TypeError or pyarrow.ArrowException for others."""
+    """Return numbers as an int64 array. Raise TypeError or ArrowException for other values."""
     array = given if isinstance(given, pa.Array) else pa.array(given)
     # pandas turns integers with nulls into floats.
     if not any(is_number(array.type) for is_number in _NUMBERS):
@@ -174,9 +174,8 @@ class Topics(NamedTuple):
 def partition_ranges(topics: Topics, names: pa.Array) -> pa.StructArray:
     """Return, for each row, the partition count of its topic and the index of its partition 0.
 
-    The index counts the partitions of all topics one after the other. names: the topic of each row,
-    a string or null.
-    Both fields are int32, and null for a topic that is not in `topics`.
+    The index counts the partitions of all topics one after the other. Both fields are int32, and
+    null for a topic that is not in `topics`. names: the topic of each row, a string or null.
     """
     numbers = pc.index_in(names, pa.array(topics.names, names.type))
     counts, first = (

@@ -49,7 +49,7 @@ def load(option: str, given: object) -> object:
 
 
 def _is_missing(given: str, error: BaseException) -> bool:
-    """Return whether Python has no object of a name whose import raised `error`."""
+    """Return whether the import of a name raised `error` because the name does not exist."""
     module_name, _, name = given.strip().rpartition(".")
     if isinstance(error, AttributeError):
         return error.name == name  # else it comes from the code of the module
@@ -57,7 +57,7 @@ def _is_missing(given: str, error: BaseException) -> bool:
 
 
 def _expected(option: str, given: str, *, is_missing: bool) -> str:
-    """Return what to use in place of a name. is_missing: whether Python has no object of it."""
+    """Return what to use in place of a name. is_missing: whether the name does not exist."""
     expected = "expected a Python object, a class, or the name of one as module.Name"
     if not (is_java_class(given) or (is_missing and may_be_java_class(given))):
         return expected
@@ -81,16 +81,16 @@ def instance(option: str, given: object) -> tuple[object, bool]:
 
 
 def name_of(plugin: object) -> str:
-    """Return the name of a user's function; for an object of a user's class, that of the class."""
+    """Return the name of a user's function, or the class name of a user's object."""
     return str(getattr(plugin, "__qualname__", type(plugin).__qualname__))
 
 
 def name_user_code(error: BaseException, option: str, plugin: object) -> None:
-    """Let the traceback of an exception of user code end with a line that names the code.
+    """Add the name of user code to the traceback of its exception, as the last line.
 
     plugin: the user's function or object, which `option` has or names. Raise nothing.
     """
-    with suppress(Exception):  # a user's object may refuse to be asked for its name
+    with suppress(Exception):  # a user's object may raise when its name is read
         raised = _described(error).partition("\n")[0]
         name = name_of(plugin)
         add_last_line(error, f"spark_kafka_sink: {name}, specified in {option}, raised {raised}")

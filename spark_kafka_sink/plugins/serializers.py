@@ -23,10 +23,10 @@ class LoadedSerializer(NamedTuple):
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
-    """Return bytes as bytes, str as UTF-8 and None as None.
+    """Return bytes, bytearray or memoryview as bytes, str as UTF-8 and None as None.
 
     option: the name of the serializer's option, for the message. Raise SerializationException for
-    another type.
+    another type, and for a str that cannot be encoded.
     """
     if data is None or isinstance(data, bytes):
         return data

@@ -83,8 +83,8 @@ class RecordAccumulator:
         self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; the open batch of each partition that has one,
-        # oldest first; and all incomplete batches, oldest first.
+        # _sealed: partitions whose first batch is sealed. _open: the open batch of each partition
+        # that has one. _incomplete: all incomplete batches. The last two are sorted, oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
@@ -134,10 +134,10 @@ class RecordAccumulator:
         """Return the partitions to spread rows over, and the number of batches waiting for each.
 
         The partitions are those that have a leader, or all partitions if no partition has a leader.
-        adaptive: whether queue lengths count, and whether a partition is left out if its leader
-        accepts no data while the leaders of other partitions do (KIP-794). near: the ids of the
-        nodes in the producer's rack. Only partitions whose leader is one of them are returned, if
-        there are any (KIP-1123).
+        adaptive: True to return queue lengths, and to leave out partitions whose leader accepts no
+        data, unless no leader accepts data (KIP-794). near: the ids of the nodes in the producer's
+        rack. If some of the partitions have their leader there, only those are returned
+        (KIP-1123).
         """
         available = topic.available or list(range(len(topic.leaders)))
         batch_bytes = self.full_bytes(name)
@@ -210,7 +210,7 @@ class RecordAccumulator:
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
-        """Return whether batches are still withheld; when that ends, their age starts at `now`."""
+        """Return whether batches are still withheld. If not, start the age of each at `now`."""
         if not self._flushes and self._lingers and not self.pool.is_short:
             return True
         self._is_withheld = False

@@ -32,7 +32,8 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# With a new sequence, the broker would write records again that are in the log already.
+# Why a part of a split batch fails and does not get a new sequence: its records may be in the log
+# already. With a new sequence, the broker would write them a second time.
 IN_DOUBT: Final = (
     "it is a part of a larger batch, which may have been written before the broker rejected that "
     "batch as too large"
@@ -42,8 +43,8 @@ IN_DOUBT: Final = (
 def abortable(error: KafkaException) -> KafkaException:
     """Return the error of a transaction for the error of one of its batches.
 
-    If the error is retriable, it becomes a TransactionAbortableException: the transaction must be
-    aborted, so a retry by the caller cannot help (KAFKA-19176).
+    A retriable error or an InvalidTxnStateException becomes a TransactionAbortableException: the
+    transaction must be aborted, so a retry by the caller cannot help (KAFKA-19176).
     """
     if not isinstance(error, RetriableException | InvalidTxnStateException):
         return error
@@ -122,8 +123,8 @@ def error_of_batch(
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        # The same message as in the driver, and as after a Metadata request without the permission
-        # DESCRIBE.
+        # The driver's checks give the same message, and so does a Metadata request without the
+        # permission DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, batch.topic_partition.topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
@@ -185,10 +186,10 @@ def error_of_expired_batch(
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option and its value; throttle: a note that a node throttles this client, empty if
-    no node does; where: the leader of the partition, empty if unknown. refusal: the authentication
-    error if the leader and this client reject each other, which then becomes the batch's error;
-    otherwise None. prerequisite_error: the last error of a request that had to succeed before the
-    batch could be sent, such as InitProducerId; None without one.
+    no node does; where: the leader of the partition, empty if unknown. refusal: the error if
+    authentication between the leader and this client failed, otherwise None. The returned error has
+    its class. prerequisite_error: the last error of a request that had to succeed before the batch
+    could be sent, such as InitProducerId; None without one.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     is_in_flight = batch.state is BatchState.IN_FLIGHT

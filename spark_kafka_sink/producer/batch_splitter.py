@@ -1,4 +1,4 @@
-"""Replace a batch that is too large for its topic by smaller batches (RecordAccumulator.split).
+"""Replace a batch that is too large for its topic by smaller batches (`RecordAccumulator.split`).
 
 The encoded records are decoded and encoded again, because the offset deltas of each part start at
 0. Headers stay encoded. A batch is only split after a broker rejected it, so the cost does not

@@ -61,7 +61,7 @@ class BatchEvent(Enum):
 
 
 class BatchAction(Enum):
-    """What a caller must do after an event: with queues, sequences, memory and waiting callers."""
+    """What the caller must do with queues, sequences, memory and waiting callers after an event."""
 
     KEEP = "nothing else changes"
     REENQUEUE = "it goes back to the head of its queue"

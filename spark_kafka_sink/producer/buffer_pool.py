@@ -69,7 +69,7 @@ class BufferPool:
 
     @property
     def is_short(self) -> bool:
-        """Whether too little memory is or will soon be free, so that open batches must be sent."""
+        """Whether so little memory is free, or soon will be, that open batches must be sent."""
         return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:

@@ -36,14 +36,14 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# The shortest and the longest wait, in seconds, of a batch that a broker rejects because the broker
-# is verifying a batch of another producer in the same transaction. With these waits, 100 producers
-# have all written their first batches after a fifth of a second.
+# A broker rejects a batch while it verifies a batch of another producer in the same transaction.
+# These are the shortest and the longest wait, in seconds, before the rejected batch is sent again.
+# With them, 100 producers have all written their first batches after a fifth of a second.
 _CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
 class BatchTransaction(Protocol):
-    """What the completion of a batch asks a transaction: a `TransactionManager` or a joined one."""
+    """What `BatchCompletion` uses of a `TransactionManager` or a `JoinedTransaction`."""
 
     @property
     def gives_up(self) -> bool:
@@ -104,13 +104,13 @@ class BatchCompletion:
         self._random = random
         self._done: list[ProducerBatch] = []
         self.node_troubles: dict[int, str] = {}
-        # The authentication error by which a node and this client rejected each other since their
-        # last connection was ready.
+        # The error of each node with which authentication failed since its last connection was
+        # ready.
         self._refusals: dict[int, AuthenticationException] = {}
         # For messages: for how long (in seconds) a node throttles this client, and until when.
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The error codes for which batches were retried, and the warnings to log: one about the
-        # first batch for each error code.
+        # The error codes for which batches were retried, and the warnings to log. Only the first
+        # retry for an error code adds a warning.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -142,18 +142,18 @@ class BatchCompletion:
     def node_down(self, node_id: int, reason: str, error: AuthenticationException | None) -> None:
         """Record that a node has no connection.
 
-        error: the authentication error, if node and client reject each other.
+        error: the error if authentication between node and client failed, otherwise None.
         """
         self.node_troubles[node_id] = reason
         if error is not None:
             self._refusals[node_id] = error
 
     def forget_warnings(self) -> None:
-        """Warn again about the first retry of each kind, as if the producer were new."""
+        """Warn again about the first retry for each error code, as if the producer were new."""
         self._retried.clear()
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
-        """Record that a node throttles this client until a time, as for a quota (KIP-219)."""
+        """Record until when a node throttles this client, for example for a quota (KIP-219)."""
         self._throttles[node_id] = (until - now, until)
 
     # -- responses --------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class BatchCompletion:
         *,
         was_sent: bool = True,
     ) -> None:
-        """Retry or fail a batch after an error code of a broker or a network error.
+        """Retry, split or fail a batch after an error code of a broker or a network error.
 
         was_sent: whether the batch may have reached the broker in this attempt.
         """
@@ -219,7 +219,7 @@ class BatchCompletion:
     def _decide(
         self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
     ) -> Decision:
-        """Return what to do with a batch in flight that, as far as is known, was not written."""
+        """Return what to do with a batch in flight that is not known to be written."""
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
@@ -325,14 +325,14 @@ class BatchCompletion:
         self.abandon(batch, error)
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
-        """Fail a batch in any state."""
+        """Fail a batch that is not done, in any state."""
         reported = self._transactional(error)
         ends = batch.abandon(reported)
         self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
-        """Free the memory and the sequence of an abandoned batch: no response can come any more."""
+        """Free the memory and the sequence of an abandoned batch whose request has ended."""
         self._end(batch, batch.late(), succeeded=succeeded)
 
     def _end(self, batch: ProducerBatch, ends: BatchAction, *, succeeded: bool) -> None:

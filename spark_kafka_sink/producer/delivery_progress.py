@@ -41,9 +41,9 @@ def delivery_progress(
 ) -> DeliveryProgress:
     """Return the progress of a producer. The caller holds its lock.
 
-    throttled: as in the result. troubles: why nodes have no connection, for all nodes. A node is
-    needed if it leads the partition of an unfinished batch. If there is no such node and no
-    connection, the producer needs any node.
+    throttled: as in the result. troubles: why a node has no connection, for each node without one.
+    A node is needed if it leads the partition of an unfinished batch. If there is no such node and
+    no connection, every node counts as needed.
     """
     retried: Counter[int] = Counter()
     needed = set()

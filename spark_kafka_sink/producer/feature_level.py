@@ -26,7 +26,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 NEWEST_PRODUCE: Final = PRODUCE.max_version
 FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
-# What error messages call the broker that receives batches.
+# The name, in error messages, of the broker that receives batches.
 LEADER: Final = "the partition's leader"
 _BROKER: Final = "the broker"
 
@@ -65,8 +65,8 @@ def check_old_format(
     """Raise if records cannot be written in message format v0 or v1, which `magic` selects.
 
     Raise UnsupportedVersionException if there is a producer id, UnsupportedCompressionTypeException
-    if the codec is zstd, and UnsupportedForMessageFormatException if there are headers. broker:
-    what the message calls the broker.
+    if the codec is zstd, and UnsupportedForMessageFormatException if there are headers. broker: the
+    broker's name in the message.
     """
     old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
     if has_producer_id:

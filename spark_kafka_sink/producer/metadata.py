@@ -113,9 +113,9 @@ class _Topic:
 
     idle_at: the time at which the topic will have been unused for metadata.max.idle.ms. known: the
     topic's metadata, None before the first response and while brokers return an error for the
-    topic. error: the code of that error. before_error: the metadata before the error, which shows
-    whether a later response is older. request: the number of the request whose response last
-    described the topic, 0 if no response has.
+    topic. error: the code of that error. before_error: the metadata before the error. Its leader
+    epochs show whether the next response without an error is outdated. request: the number of the
+    request whose response last described the topic, 0 if no response has.
     """
 
     idle_at: float

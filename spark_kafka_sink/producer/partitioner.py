@@ -56,7 +56,7 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads the rows of one topic that have neither a partition nor a key that chooses it."""
+    """Spreads the rows of one topic that have no partition, and no key that chooses one."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row, int64; sizes: the size of each row in bytes."""
@@ -77,7 +77,7 @@ class StickyPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        # A few rows often begin no new stretch, and then the weights are not needed.
+        # The weights are only computed if a new stretch begins. With few rows, often none begins.
         limits = cache(partial(_cumulative_weights, load.queue_lengths))
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
@@ -109,11 +109,12 @@ class EvenPartitioner:
 
     A round contains each available partition once, in random order; partitions with short queues
     tend to come first. A stretch is the bytes that go to one partition before the next partition is
-    chosen. The first rounds have short stretches. In the first round, a stretch is the first rows'
-    bytes divided by the number of partitions. In the following rounds, a stretch is as large as all
-    earlier stretches of the partition together, up to a batch. So no partition gets more than twice
-    the mean. After that, a round leaves out partitions with long queues at random, so that each
-    partition gets the share that KIP-794 defines.
+    chosen. The first rounds have short stretches. In the first round, the size of a stretch is the
+    size of the first slice of rows, divided by the number of partitions. In the following rounds, a
+    stretch is as large as all earlier stretches of the partition together, until each partition has
+    had the bytes of a batch. So no partition gets more than twice the mean. After these rounds, a
+    round leaves out partitions with long queues at random, so that each partition gets the share
+    that KIP-794 defines.
 
     start: the index, among the available partitions, of the partition that gets rows first. With
     more than `MOST_EVEN` partitions, every stretch is as large as a batch.
@@ -350,7 +351,7 @@ class GroupedRows:
 def topics_to_spread(
     rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
 ) -> dict[str, TopicMetadata]:
-    """Return the topics whose rows may have neither a partition nor a key that chooses it.
+    """Return the topics that may have rows with no partition, and no key that chooses one.
 
     topics: the metadata of each topic in ``rows.topics``.
     """

@@ -199,7 +199,7 @@ class ProduceRequests:
 
 
 def records_for(version: int, batch: ProducerBatch) -> Records:
-    """Return the bytes to send for a batch to a broker whose latest Produce is `version`.
+    """Return the bytes to send for a batch; version: the broker's latest version of Produce.
 
     Raise an ApiException with the error code if the broker does not support the batch.
     """

@@ -44,9 +44,9 @@ from spark_kafka_sink.wire.primitives import Records
 class SpanOwner(Protocol):
     """An object that gets the results of single records, for example for the futures of rows.
 
-    When a batch is done, it notifies the owner of each of its spans. So a row's future gets its
-    offset without a Python object for each row and batch. Records whose results nobody needs one by
-    one (rows of columns without a callback) have no span.
+    When a batch is done, the owner of each of its spans is notified. So a row's future gets its
+    offset without a Python object for each row and batch. Records have no span if nobody needs
+    their results one by one (rows of columns without a callback).
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -67,7 +67,7 @@ class RecordSpan(NamedTuple):
     records: int
 
 
-# Creates a RecordSpan without a Python function, in which an interrupt of the caller could come.
+# Creates a RecordSpan without running a Python function, in which the caller could be interrupted.
 _new_span: Callable[[tuple[object, ...]], RecordSpan] = partial(tuple.__new__, RecordSpan)
 
 
@@ -264,9 +264,9 @@ class ProducerBatch:
     ) -> None:
         """Add encoded records.
 
-        retained: stands for the buffer of `piece`; with None, the piece is copied. owner: notified
-        about the result of each record, None if nobody needs it; first_row: see `RecordSpan`. Raise
-        IllegalStateException if the batch accepts no more records.
+        retained: the RetainedBuffer of the buffer that contains `piece`; with None, the piece is
+        copied. owner: notified about the result of each record, None if nobody needs it; first_row:
+        see `RecordSpan`. Raise IllegalStateException if the batch accepts no more records.
         """
         # The same check as in `_handle`, which would be too slow for each partition of each slice.
         if self._state is not BatchState.OPEN:

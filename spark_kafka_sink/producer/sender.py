@@ -2,9 +2,10 @@
 
 `poll` returns the requests that are due, `handle` takes network events. The caller passes the time
 to both. Neither sends, waits or takes a lock. The sender knows which nodes are ready, and the
-number of Produce requests in flight to each node. Other modules have the rest: the accumulator the
-queues, the metadata the leaders, `Sequences` the sequences, `TransactionManager` the transactions,
-`ProduceRequests` the form of Produce requests, and `BatchCompletion` the result of a batch.
+number of Produce requests in flight to each node. The rest is in other modules: the queues
+(accumulator), the leaders (metadata), the sequences (`Sequences`), the transactions
+(`TransactionManager`), the form of Produce requests (`ProduceRequests`), and the result of a batch
+(`BatchCompletion`).
 
 A Produce request goes to one node, and has at most max.request.size bytes. It has at most one batch
 per partition, so that a retry never changes the order of batches. `build` makes the request outside
@@ -296,9 +297,10 @@ class Sender:
     def _transactional_request(
         self, transactions: TransactionManager | JoinedTransaction, now: float
     ) -> tuple[ClientRequest | None, int | None]:
-        """Return the transactional request to send, and the node that it waits for.
+        """Return the transactional request to send, or the node to connect to before it is sent.
 
-        At most one of them is not None: the node if a request is due and the node is not connected.
+        At most one of the two is not None. It is the node if a request to a node without a
+        connection is due.
         """
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
@@ -320,7 +322,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Return whether a batch has no response yet, even if it has failed for the user."""
+        """Return whether a batch is unfinished, or has failed but may still get a response."""
         in_flight = self.sequences is not None and self.sequences.has_in_flight
         return in_flight or self.accumulator.has_incomplete
 

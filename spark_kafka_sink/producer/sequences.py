@@ -23,11 +23,14 @@ A batch whose response was lost may have been written. It must not get another n
 broker would write it a second time. It is first retried with the same number. The broker may
 recognise it. Otherwise the broker rejects it because of the gap before it, which proves that
 neither it nor any later batch was written. If the batch was split after the lost response, a broker
-that has the batch rejects each part as after a gap; such a part fails.
+that has written the batch rejects each part with the same error as after a gap. So a part that is
+rejected with this error fails.
 
 The epochs of a transactional producer come from its coordinator: `adopt` sets them between two
 transactions, and a gap ends the transaction. There is one exception: if a broker has forgotten the
 producer, the partition's batches are sent again from 0 in the same epoch.
+
+TxnPartitionMap, TxnPartitionEntry and hasUnresolvedSequence are names in the Java client.
 """
 
 from __future__ import annotations

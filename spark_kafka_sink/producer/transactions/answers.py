@@ -43,8 +43,8 @@ _GRAVITY: Final = (
     Action.RETRY,
     Action.SUCCEED,
 )
-# The same order for AddPartitionsToTxn. A coordinator adds all partitions or none, so if one
-# partition may be retried, all are retried.
+# The order for AddPartitionsToTxn, where a retry comes before ABORTABLE. A coordinator adds all
+# partitions or none, so if one partition may be retried, all are retried.
 _GRAVITY_OF_ADDING: Final = (
     Action.FATAL,
     Action.FENCED,

@@ -148,7 +148,7 @@ class JoinedTransaction:
     coordinator. error: why the producer cannot continue, None if it can.
     """
 
-    # The states of a TransactionManager that a producer is never in if it does not end the
+    # As in TransactionManager. They are always False for a producer that does not end the
     # transaction itself.
     gives_up = False
     is_completing = False
@@ -207,11 +207,11 @@ class JoinedTransaction:
     # -- requests ---------------------------------------------------------------------------------
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Return whether batches of a partition may be sent: this producer need not add it."""
+        """Return whether a partition's batches may be sent: it is added, or need not be added."""
         return not self._adds_partitions or topic_partition in self._partitions
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the transaction has a partition. If not, plan a request that adds it."""
+        """Return whether a partition's batches may be sent. If not, plan a request that adds it."""
         if self.has(topic_partition):
             return True
         self._partitions.request(topic_partition)

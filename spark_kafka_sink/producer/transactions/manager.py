@@ -1,10 +1,10 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-It has the state of the transaction, and the effects of calls and responses. Other modules have the
-rest: `state` the table of states, `requests` the contents of requests, `TransactionQueue` their
-order, `answers` the meaning of responses, `TransactionPartitions` the partitions, and
-`TransactionalProducerId` the rules for new epochs. A call returns a `TransactionalResult` to wait
-for. The sender calls `due` for the next request, and passes the responses to the manager.
+It has the state of the transaction, and the effects of calls and responses. The rest is in other
+modules: the table of states (`state`), the contents of requests (`requests`), their order
+(`TransactionQueue`), the meaning of responses (`answers`), the partitions (`TransactionPartitions`)
+and the rules for new epochs (`TransactionalProducerId`). A call returns a `TransactionalResult` to
+wait for. The sender gets the next request from `due`, and passes the responses to the manager.
 
 ::
 
@@ -238,12 +238,12 @@ class TransactionManager:
         return self._calls.start_or_resume("abort_transaction", start)
 
     def end_at_close(self, *, is_awaited: bool) -> TransactionalResult:
-        """Abort the transaction because the producer is closed, or resume its end.
+        """Abort the transaction because the producer is closed, or resume its commit or abort.
 
         A commit is resumed if EndTxn was sent, because a broker may have carried it out: then an
-        abort is too late, and only the response to another EndTxn says what happened. Otherwise the
-        commit fails, and the transaction is aborted. is_awaited: whether another thread still waits
-        for the commit, which is then resumed, too.
+        abort is too late, and only the response to another EndTxn says what happened. It is also
+        resumed if another thread still waits for it (is_awaited). Otherwise the commit fails, and
+        the transaction is aborted.
         """
         if self._state is _S.COMMITTING:
             if is_awaited or self.outcome is Outcome.UNKNOWN:

@@ -42,8 +42,8 @@ class Coordinators:
         self._by_key: dict[CoordinatorKey, int] = {}
         # The last known node of each coordinator, even while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether a broker can bump epochs. _connected has each connected broker; _bumps has each
-        # coordinator, as it was when its connection was last ready.
+        # Whether a broker can bump epochs: _connected has each connected broker. _bumps has each
+        # coordinator, from the time when its connection was last ready.
         self._connected: dict[int, bool] = {}
         self._bumps: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -189,10 +189,10 @@ class TransactionQueue:
         self._in_flight.is_sent = True
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether a request on the network is one of this queue.
+        """Return whether a request that was sent comes from this queue.
 
-        context: the object that was passed with the request. It is the TransactionalRequest if
-        the request is one of this queue.
+        context: the object that was passed with the request. It is a TransactionalRequest if the
+        request comes from this queue.
         """
         return isinstance(context, TransactionalRequest)
 
@@ -239,7 +239,7 @@ class TransactionQueue:
         self.add(request)
 
     def looked_up(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
-        """Store the coordinator in a response to FindCoordinator, which has no error code."""
+        """Store the coordinator from a FindCoordinator response without an error."""
         if request.looks_up is not None:
             _, node = coordinator_of(response)
             self.coordinators.learn(request.looks_up, node)

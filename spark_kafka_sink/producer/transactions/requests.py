@@ -125,9 +125,8 @@ class TransactionalRequest:
     coordinator: the key of the coordinator that gets the request, None for any broker. looks_up:
     the key that FindCoordinator looks up, None for other requests. is_sent: whether it was sent at
     least once. is_unanswered: whether it was sent and the response was lost, so that a broker may
-    have processed it. order: its place among
-    requests of the same priority, which it keeps when it is sent again; -1 until it is queued.
-    last_error: the last error that a broker returned for it.
+    have processed it. order: its place among requests of the same priority, which it keeps when it
+    is sent again; -1 until it is queued. last_error: the last error that a broker returned for it.
     """
 
     call: Call

@@ -1,4 +1,4 @@
-"""The states of a transactional producer, as one table (State of TransactionManager).
+"""The states of a transactional producer, as one table (TransactionManager.State in Java).
 
 Only `TransactionManager` changes the state, and only to a state that the table allows. If a caller
 requests another transition, it gets an IllegalStateException, and nothing changes. If a broker's
@@ -13,9 +13,10 @@ response would cause another transition, the state becomes FATAL_ERROR.
     no way to continue  -> FATAL_ERROR
 
 If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
-abort, and init_transactions may be called again. The diagram in docs/reference/transactions.md is
-made from the table. A commit that has timed out or was interrupted before EndTxn was sent also
-becomes ABORTABLE_ERROR when the producer is closed, which then aborts the transaction.
+abort, and init_transactions may be called again. If a commit times out or is interrupted before
+EndTxn is sent, and the producer is then closed, COMMITTING becomes ABORTABLE_ERROR, and the
+producer aborts the transaction. The diagram in docs/reference/transactions.md is made from the
+table.
 """
 
 from __future__ import annotations
