@@ -34,9 +34,9 @@ _TOO_LONG: Final = (
     "transaction.max.timeout.ms of the brokers, or write less in one job"
 )
 
-# More clusters and commit logs than the streams of one application use at the same time.
+# How many clients are kept. One application uses fewer clusters and commit logs at a time.
 _MOST_KEPT: Final = 8
-# For how many seconds a request is sent again if its reply is useful, but not needed.
+# For how many seconds `reply_to` repeats a request. Its reply is useful, but not needed.
 _ANSWERS_S: Final = 10.0
 
 # The clients that are not in use, in the order of their last use.
@@ -79,8 +79,8 @@ def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[Co
 def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> KafkaException:
     """Return the exception for a failure, with the options or the ACLs that can prevent it.
 
-    acls: those of the client that got the failure. written: a description of how many rows were
-    written, for a job that took too long.
+    acls: the attribute `acls` of the client that got the failure. written: a description of how
+    many rows were written, for a job that took too long.
     """
     error = failure.exception()
     hints = [written, _TOO_LONG] if failure.kind is FailureKind.TIMED_OUT else []
@@ -131,7 +131,7 @@ def _topic(run: Run) -> str | None:
 def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
     """Return whether a newer run has fenced the driver of `plan`, None if it is not known.
 
-    If so, the newer run also aborts the transactions of this run.
+    A newer run also aborts the transactions of this run.
     """
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:

@@ -1,7 +1,7 @@
-"""What Spark 4.0 lacks and the sink needs. Delete this module when 4.1 is the oldest Spark.
+"""What Spark 4.0 lacks and the sink needs. Delete this module when the sink needs Spark 4.1.
 
-Newer versions of Spark run their own functions. Nothing is imported here before it is needed: the
-writers, which need only the base class, are loaded in every task.
+With newer versions, the functions here call those of Spark. Nothing is imported here before it is
+needed: the writers, which need only the base class, are loaded in every task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = [
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a data source with a session, unless Spark 4.0 has found the source by itself.
 
-    In that case, Spark 4.0 raises an exception. Newer versions replace the source.
+    In that case, Spark 4.0 raises an exception, which is ignored. Newer versions replace the
+    source.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - tasks do not need it
 
@@ -84,7 +85,7 @@ def _mapped_in_arrow(
 
     kept = len(df.columns)
     arguments = (column.alias(f"{name}_{number}") for number, column in enumerate(columns))
-    # Spark refuses an Arrow column that may have nulls for a column that may not.
+    # All fields are nullable: Spark refuses a nullable Arrow column for a field that is not.
     fields = [StructField(f.name, f.dataType, metadata=f.metadata) for f in df.schema.fields]
 
     def computed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -77,8 +77,8 @@ class ExactlyOnce:
     def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
         """Return the options of a stream. Without txnAppId, its checkpoint location identifies it.
 
-        Raise ConfigException if neither of them is set. Raise it also if txnVersion is set, because
-        the version of a micro-batch is its batch id.
+        Raise ConfigException if neither of these two is set. Also raise it if txnVersion is set,
+        because the version of a micro-batch is its batch id.
         """
         if self.version is not None:
             message = (
@@ -100,9 +100,9 @@ class ExactlyOnce:
     def of_batch(self, batch_id: int | None, query_id: str | None) -> ExactlyOnce:
         """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
 
-        If the query is known, its id is the default of txnAppId. If the query is not known, the
-        batch id is the version. Raise ConfigException if the application or the
-        version is missing, or if txnVersion is set for a micro-batch.
+        For a micro-batch of a known query, the query id is the default of txnAppId. For a
+        micro-batch of an unknown query, the batch id is the version. Raise ConfigException if
+        txnAppId or the version is missing, or if txnVersion is set for a micro-batch.
         """
         if batch_id is not None and self.version is not None:
             message = (

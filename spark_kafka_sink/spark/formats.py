@@ -1,17 +1,18 @@
 """``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values with a schema.
 
-`keyReferences` and `valueReferences` have the schemas that a schema in an option uses by their
-names. They are written as in the API of schema registries.
+A schema in an option may use other schemas by their names. `keyReferences` and `valueReferences`
+list these other schemas, in the JSON of the API of schema registries.
 
-`to_kafka` marks a value that is to have a format in the metadata of the column, so that the option
-valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does.
+If a key or value is to have a format, `to_kafka` writes a mark into the metadata of the column.
+Then the option keyFormat or valueFormat is not needed. The mark follows the column, as the mark of
+`layout_mark` does.
 
 A column that `to_kafka` has converted to text is marked, too, because Avro would write this text
 and not the values that the column had.
 
-For JSON, the mark has the type of the rows, too, from which their schema is derived. A union of two
-DataFrames has only the mark of the first one. So each row has the number of its type beside its
-JSON, and tasks compare it.
+For JSON, the mark also has the type of the rows, and their schema is derived from this type. A
+union of two DataFrames has only the mark of the first one. So each row has the number of its type
+(`type_number`) beside its JSON, and tasks compare this number with that of the type in the mark.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """The options as given. formats, schemas, references: by column, key or value."""
+    """The options as given. formats, schemas, references: by column name, which is key or value."""
 
     formats: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
@@ -66,10 +67,11 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncoding:
-    """How tasks encode a column: by a plan, with the same bytes before each row.
+    """How tasks encode a column.
 
-    header: the key and the value of a header for each row that is not null. type_number: for a
-    column as in `numbered_json`, the number that each row must have; else None.
+    plan: how a row is encoded. prefix: the bytes before each encoded row. header: the key and the
+    value of a header for each row whose column is not null. type_number: for a column of
+    `numbered_json`, the number that each row must have; else None.
     """
 
     column: str
@@ -82,7 +84,7 @@ class ColumnEncoding:
 def format_options(given: Mapping[str, str]) -> FormatOptions:
     """Check the options and return them. given: options with names in lower case.
 
-    Raise ConfigException for an unknown format, an invalid name and invalid references.
+    Raise ConfigException for an unknown format, an invalid name or invalid references.
     """
     formats, schemas, references = {}, {}, {}
     for column in COLUMNS_WITH_FORMAT:
@@ -194,7 +196,7 @@ def json_type(column: StructField) -> StructType | None:
 
 
 def _bare(kind: DataType) -> DataType:
-    """Return a type without comments, collations and classes of users."""
+    """Return a type without comments, collations and user-defined types."""
     from pyspark.sql import types as T  # noqa: N812, PLC0415 - as everywhere; tasks need no types
 
     if isinstance(kind, T.UserDefinedType):
@@ -212,7 +214,8 @@ def _bare(kind: DataType) -> DataType:
 def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]:
     """Return the format of each column that has one, from the options and the marks.
 
-    Raise ConfigException if they differ, and for a mark of a newer version.
+    Raise ConfigException if the option and the mark of a column differ. Also raise it for a mark
+    with an unknown format, which a newer version of the sink has made.
     """
     chosen = dict(options.formats)
     for column in schema.fields:

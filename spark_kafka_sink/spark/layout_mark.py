@@ -93,7 +93,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Checks once for each topic of a task that the mark has the topic and its partition count.
+    """Checks once for each topic of a task that the mark has it, with its current partition count.
 
     partition_counts: works as `TaskProducer.partition_counts`.
     """

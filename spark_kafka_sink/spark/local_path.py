@@ -13,7 +13,7 @@ from spark_kafka_sink.logs import masked
 # The prefix of the path in file:/a, file:///a, file://localhost/a, and in URLs of other schemes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
-# In bytes, on common filesystems and in Linux system calls.
+# The longest name on common filesystems, and the longest path in Linux system calls, in bytes.
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 _SHOWN: Final = 60

@@ -1,7 +1,7 @@
 """The micro-batch that a task or a job belongs to, according to Spark's local properties.
 
 Spark passes the batch id of a micro-batch to a Python data source only at the commit. Its tasks can
-read the number and the query id from their local properties. In a classic session, the thread in
+read the batch id and the query id from their local properties. In a classic session, the thread in
 which foreachBatch calls its function can also read them.
 """
 
@@ -27,7 +27,7 @@ class MicroBatch(NamedTuple):
     """A micro-batch of a streaming query.
 
     run_id: the run id of the query. query_name: the name of the query. Both are empty if they are
-    not known. is_retry: whether a save of it has failed in this run of the query.
+    not known. is_retry: whether an earlier save of the micro-batch failed in this run of the query.
     """
 
     query_id: str
@@ -71,25 +71,25 @@ _FROM_HERE: Final = re.compile("(write_batch|save):(-?[0-9]+)")
 def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
     """Return the option that passes on the id of a micro-batch.
 
-    is_save: whether ``save()`` passes it on, with the same number in txnVersion.
+    is_save: whether ``save()`` passes the id on. Then txnVersion has the same number.
     """
     return {BATCH_ID_OPTION: f"{'save' if is_save else 'write_batch'}:{batch_id}"}
 
 
 def batch_id_of(options: Mapping[str, str]) -> int | None:
-    """Return the number that `batch_id_option` encoded in the options, None if there is none."""
+    """Return the batch id that `batch_id_option` put into the options, None if there is none."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
     return int(found[2]) if found else None
 
 
 def is_of_save(options: Mapping[str, str]) -> bool:
-    """Return whether ``save()`` has encoded a number in the options."""
+    """Return whether ``save()`` has put a batch id into the options."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
     return found is not None and found[1] == "save"
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that passes on all fields of a micro-batch except its number."""
+    """Return the option that passes on all fields of a micro-batch except its batch id."""
     tries = _RETRY if micro_batch.is_retry else _FIRST_TRY
     query = micro_batch.query_id, micro_batch.run_id, tries, micro_batch.query_name
     return {QUERY_OPTION: " ".join(query)}

@@ -45,7 +45,7 @@ def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> Ba
     """Check the options of this module and return them. Raise ConfigException if they are invalid.
 
     given: options with names in lower case. topic: the topic of good rows, None for a topic column.
-    acks: the option kafka.acks, because with 0 brokers do not report refused rows.
+    acks: the option kafka.acks. With 0, brokers do not report refused rows.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":

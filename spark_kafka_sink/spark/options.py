@@ -1,7 +1,7 @@
 """The options of ``df.write.format("pykafka")``, as a checked struct that can be pickled.
 
 This module defines the option names. ``kafka.*`` are options of the producer. The sink's own
-options are in `_OWN`, besides ``topic.config.*``. Spark passes names in lower case, regardless of
+options are those in `_OWN`, and ``topic.config.*``. Spark passes names in lower case, regardless of
 how the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
@@ -415,7 +415,7 @@ def not_an_option(name: str, *, has_registry: bool = False) -> str:
     """Return the message about an unknown option, which suggests a similar name.
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
-    has_registry: whether the options are also about a schema registry.
+    has_registry: whether the option with the URL of a schema registry is set.
     """
     reason = of_registry_client(name) or (of_either_client(name) if has_registry else None)
     if reason is not None:

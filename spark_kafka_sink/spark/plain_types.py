@@ -1,7 +1,8 @@
-"""Arrow's views and dictionaries, which Sail may pass, as the columns that Spark passes.
+"""Converts Arrow views and dictionaries, which Sail may pass, to the types that Spark passes.
 
-Sail passes dictionaries if a Parquet file has them, such as one with a column of pandas' type
-category. Some functions of Sail return string and binary views.
+Sail runs programs of Spark Connect without a JVM. It passes dictionaries if a Parquet file has
+them, such as one with a column of pandas' type category. Some functions of Sail return string and
+binary views.
 
 Only tasks and plans of Sail import this module.
 """
@@ -21,7 +22,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with the columns of `plain_schema`; other columns are not copied."""
+    """Yield the batches with the types of `plain_schema`. Columns of these types are not copied."""
     for batch in batches:
         plain = plain_schema(batch.schema)
         yield batch if plain == batch.schema else batch.cast(plain)
@@ -51,7 +52,7 @@ def _type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_view_or_nested(kind: pa.DataType) -> bool:
-    """Return whether pyarrow cannot cast a dictionary of a type to this type."""
+    """Return whether pyarrow cannot cast a dictionary with values of a type to that type."""
     return bool(
         pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_nested(kind)
     )

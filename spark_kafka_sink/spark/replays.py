@@ -45,9 +45,9 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     """Return a warning if the rows of a query may have been written before by another owner.
 
-    This is possible if the owner's record has no micro-batch of this query yet, and if it has
-    micro-batches of other queries or the query does not begin at micro-batch 0. Otherwise return
-    None.
+    Return None if the owner's record has a micro-batch of this query already. Otherwise, the rows
+    may have been written before in two cases: the record has micro-batches of other queries, or
+    this micro-batch is not number 0. Return None in all other cases.
     """
     owner, record = plan.run.owner, plan.record
     if record is not None and record.last_batch(micro_batch.query_id) is not None:

@@ -79,8 +79,9 @@ class BadRowSample:
     """The location and the error of one bad row.
 
     row: the number of the row in its task, from 0. detail: the error of the brokers, if a broker
-    refused the row. topic, partition: the values of the row's columns or of the options. key_bytes,
-    value_bytes: None for a null key or value.
+    refused the row. topic: the value of the option topic or of the topic column. partition: the
+    value of the partition column, if any. key_bytes, value_bytes: None for a null key or value, and
+    for a column that is JSON because the row cannot be encoded.
     """
 
     task: int
@@ -98,7 +99,7 @@ class BadRowsReport:
     """The bad rows of a task or a job.
 
     dead_letters: the topic or the folder to which the bad rows were written, None if they were
-    skipped. files: the names of the files in that folder. partitions: the partitions of that topic
+    skipped. files: the paths of the files in that folder. partitions: the partitions of that topic
     that were written to.
     """
 
@@ -209,9 +210,9 @@ class ExactlyOnceReport:
     """How a job or a micro-batch was written exactly once.
 
     mode, app_id: the values of the options; for a stream without txnAppId, the application id that
-    the sink has derived. version: the version of a batch job; None for a micro-batch, which has a
-    batch_id instead. transactions: the number of transactions that contain rows. skipped: why no
-    row was written, None if rows were written.
+    the sink has derived. version: the version of a batch job; None for a micro-batch of a known
+    query, which has a batch_id instead. transactions: the number of transactions that contain rows.
+    skipped: why no row was written, None if rows were written.
     """
 
     mode: str
@@ -236,11 +237,11 @@ class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
     query_id: the id of the streaming query whose micro-batch was written, None for other writes. It
-    is also None if no task has reported. complete: whether the write is committed. If not, the
-    report has only what the tasks wrote that ended before the failure, and `unreported_tasks` is
-    the number of the others, which may have written rows, too. error: why it failed, None if it did
-    not, and where only Spark knows. write_id: the name of the job in `WRITE_ID_OPTION`, None
-    without one.
+    is also None if no task has reported. complete: whether the write is committed. If it is not,
+    the report is only about the tasks that ended before the failure. unreported_tasks: the number
+    of the other tasks, which may have written rows, too. error: why the write failed, None if it
+    did not fail or if only Spark knows why. write_id: the name of the job in `WRITE_ID_OPTION`,
+    None without one.
 
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
@@ -302,7 +303,7 @@ class CommitReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is a micro-batch without rows, of which nobody needs to know."""
+        """Whether this is a micro-batch without rows, about which nothing needs to be printed."""
         return (
             self.batch_id is not None
             and self.complete

@@ -46,7 +46,7 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
 
 
 def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
-    """Raise InvalidTopicException for an internal topic of the brokers.
+    """Raise InvalidTopicException for an internal topic, unless client.id is `ADMIN_CLIENT_ID`.
 
     is_internal: whether brokers returned the topic as internal. Kafka's own internal topics are
     recognized by name, even before they exist.

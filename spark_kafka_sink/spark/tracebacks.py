@@ -1,9 +1,9 @@
 """Python tracebacks without the frames of the sink, as Spark shows them to users.
 
 Spark shows the traceback of a failed write in its exception and several times in its logs. If an
-exception of the sink ends the write, its last line says what was found and what to do. The frames
-of the sink do not help then, and make the line hard to find. Frames of user code, such as a
-partitioner, are always shown. The option ``fullTraceback`` shows all frames.
+exception of the sink ends the write, the last line of the traceback says what was found and what to
+do. The frames of the sink do not help then, and make that line hard to find. Frames of user code,
+such as a partitioner, are always shown. The option ``fullTraceback`` shows all frames.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
 def shorten(error: BaseException) -> None:
     """Remove the frames of the sink from the traceback of an exception. Raise nothing.
 
-    Of the exceptions that caused it, only the first with frames of user code is kept: messages of
-    the sink name their causes. If neither the sink nor user code raised the exception on purpose,
-    it is a bug, and all frames are kept.
+    If a KafkaException has no frames of user code, only the first of its causes that has such
+    frames is kept: messages of the sink name their causes. If any other exception has no frames of
+    user code, it is a bug, and all its frames are kept.
     """
     with suppress(Exception):  # the class may be a user's
         _shorten(error)

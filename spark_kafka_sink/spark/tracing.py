@@ -1,8 +1,8 @@
 """OpenTelemetry traces of writes (option ``openTelemetry``): a span for a job and for each task.
 
-A job's span begins in the process that plans the job, and ends in the process that commits it, with
-the ids that the first has chosen. Tasks begin spans below it. Where no tracer provider is set, one
-is made from the environment variables OTEL_*. A trace never fails a write.
+A job's span begins in the process that plans the job, which chooses its ids. It ends with these ids
+in the process that commits the job. Tasks begin child spans of it. Where no tracer provider is set,
+one is made from the environment variables OTEL_*. An error in tracing never fails a write.
 
 This is the only module that imports opentelemetry, and only if the option is set.
 """
@@ -63,14 +63,14 @@ def check_installed() -> None:
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     for exporter, point in _exporters().items():
-        # Another one is not needed, because the others work without it.
+        # An exporter without a name in _PACKAGES may be missing: the others work without it.
         if point is None and exporter in _PACKAGES:
             message = f"option openTelemetry is true, but {_without_exporter(exporter)}"
             raise ConfigException(message)
 
 
 def checked_traceparent(text: str) -> str:
-    """Return the option traceparent. Raise ConfigException if it is not one."""
+    """Return the option traceparent. Raise ConfigException if it is not a traceparent."""
     if not _TRACEPARENT.fullmatch(text.strip()):
         message = (
             f"option traceparent is {text!r}: expected a traceparent of the W3C Trace Context, as "
@@ -89,7 +89,7 @@ def current_traceparent() -> str | None:
 
 
 def begin_job(parent: str, topic: str | None) -> JobTrace | None:
-    """Begin the span of a job below a parent; None if that fails, which is logged.
+    """Begin the span of a job below a parent. If that fails, log a warning and return None.
 
     parent: the traceparent of the parent, empty without one. topic: as in `JobTrace`.
     """
@@ -174,8 +174,8 @@ class TaskSpan:
 def task_span(job: JobTrace, task: int, attempt: int) -> Iterator[TaskSpan]:
     """Run a task in a span below that of its job, and export the span at the end.
 
-    task, attempt: Spark's numbers of the task and the attempt. The user's code in the task finds
-    the span as its current one.
+    task, attempt: Spark's numbers of the task and the attempt. In the task, the current span of the
+    user's code is this span.
     """
     try:
         begun = _begin_task(job, task, attempt)
@@ -219,7 +219,8 @@ def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider,
 def _destination(topics: set[str], job: JobTrace) -> dict[str, str]:
     """Return the attribute with the topics that have rows.
 
-    Without any, it has the option topic of the job. It is left out if that is not set either.
+    If no topic has rows, the attribute has the option topic of the job. If that option is not set
+    either, return no attribute.
     """
     names = sorted(topics) or ([] if job.topic is None else [job.topic])
     return {"messaging.destination.name": ",".join(names)} if names else {}
@@ -233,7 +234,7 @@ def _provider() -> TracerProvider:
     if isinstance(found, trace.ProxyTracerProvider):
         found = _made_provider()
         trace.set_tracer_provider(found)
-    return found  # or another one, with the same methods
+    return found  # a provider of another class has the same methods
 
 
 def _made_provider() -> TracerProvider:

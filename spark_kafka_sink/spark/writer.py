@@ -2,8 +2,8 @@
 
 Spark pickles a writer into every task, and calls commit and abort on a copy in another process. A
 writer keeps the options for its tasks as bytes, so that the committing process does not import the
-modules of the options, which takes a third of a second in a new process. For the same reason, the
-modules of tasks and those of commits are imported when they are called.
+modules of the options. That import takes a third of a second in a new process. For the same reason,
+the modules of tasks and those of commits are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _OptionsOfTasks:
     full_traceback: whether the tracebacks of exceptions have all frames.
     """
 
-    # Whether batches may have views and dictionaries: those of Sail, never those of Spark.
+    # Whether batches may have Arrow views and dictionaries. Only batches of Sail may have them.
     may_get_other_types = False
 
     def __init__(self, options: SinkOptions) -> None:
@@ -144,8 +144,8 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once.
 
-    plan: the plan of the run. If the version is already written, it is instead the commit log
-    record of the application and topic. batch_id: the batch id of the micro-batch that the job
+    plan: the plan of the run. If the version is already written, `plan` is the commit log record of
+    the application and topic instead. batch_id: the batch id of the micro-batch that the job
     writes, if any. token: as in `KafkaArrowWriter`.
     """
 
@@ -248,7 +248,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         commit_micro_batch(self._unpacked(), messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
+        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
         abort_micro_batch(self._unpacked(), messages, batchId)
@@ -257,7 +257,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a micro-batch exactly once, as a batch job.
 
-    is_written: whether an earlier run of the query has written it, so that rows are only counted.
+    is_written: whether the micro-batch was written before, so that its rows are only counted.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
+        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(

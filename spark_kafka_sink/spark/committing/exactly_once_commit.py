@@ -5,7 +5,7 @@ plan, which is pickled with the writer or with the commit messages of the tasks.
 `two_phase_commit` do what differs between the two modes.
 
 A run is one batch job or one micro-batch. An owner is a txnAppId and its target topic. The
-commit log has a record of each owner, which lists what it has written.
+commit log has a record for each owner, which lists what the owner has written.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def commit_batch(
 ) -> None:
     """Commit a batch job, and publish its report.
 
-    plan: the plan of the run. If the version of this job was written before, it is instead the
-    owner's record, and only a report that says so is published. batch_id: the number of the
-    micro-batch that the job writes, None if it writes none. Raise KafkaException if the job is not
-    committed.
+    plan: the plan of the run. If the version of this job was written before, `plan` is the owner's
+    record instead. Then nothing is committed, and the report says that the version was written
+    before. batch_id: the number of the micro-batch that the job writes, None if it writes none.
+    Raise KafkaException if the job is not committed.
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
@@ -109,7 +109,8 @@ def end_unused(options: SinkOptions, plan: Plan | None) -> None:
     """Abort the transaction of a run without rows, if there is one.
 
     In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
-    and read_committed consumers wait for its end. If the abort fails, print until when they wait.
+    and read_committed consumers wait for its end. If the abort fails, print how long the consumers
+    may have to wait.
     """
     if plan is None or _mode(options) is not Mode.SINGLE or plan.run.level >= 2:
         return
@@ -250,8 +251,8 @@ def abort_batch(
 ) -> None:
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
-    batch_id: as in `commit_batch`. is_replay: whether the job only counted the rows of a
-    micro-batch that was written before.
+    Do nothing if `plan` is the owner's record. batch_id: as in `commit_batch`. is_replay: whether
+    the job only counted the rows of a micro-batch that was written before.
     """
     if isinstance(plan, Plan):
         _abort(options, plan, messages, is_replay=is_replay)
@@ -351,7 +352,7 @@ def _abort(
     """Abort a run, and print the result. batch_id: the number of a stream's micro-batch."""
     try:
         if is_replay or _is_replay(messages):
-            # Its rows are visible, so it would be wrong to say that no row is visible.
+            # The rows of a replay are visible, so do not print that no row is visible.
             end_unused(options, plan)
             return
         if _mode(options) is Mode.SINGLE:
@@ -371,10 +372,10 @@ def _abort(
 
 
 def _if_replay(plan: Plan, batch_id: int | None) -> str:
-    """Return the end of a sentence about an abort that does not know the query.
+    """Return the end of a sentence about an abort: what is true if the micro-batch was a replay.
 
-    Without the commit message of any task, the abort of a stream does not know whether the
-    micro-batch was a replay.
+    If no task has sent a commit message, the abort of a stream knows neither the query nor whether
+    the micro-batch was a replay. Return "" if the owner's record has no micro-batch `batch_id`.
     """
     streams = () if plan.record is None else plan.record.streams
     last = next((each for each in streams if each.batch_id == batch_id), None)

@@ -1,10 +1,10 @@
 """The end of a job: check that every task has reported, and publish the report.
 
-A job that fails has a report, too, of the tasks that had ended before.
+A job that fails also has a report, about the tasks that had ended before the failure.
 
-The report is written to stderr, because Spark shows no logging of the Python process that commits.
-It is also written to the file of the option reportPath, and to the file of the application from
-which `last_reports` reads.
+A summary is printed on stderr, because Spark shows no logging of the Python process that commits.
+The report is written to the file that the option reportPath names. It is also written to the
+application's file, which `last_reports` reads.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def failure_report(
     compression: str = "none",
     write_id: str | None = None,
 ) -> CommitReport:
-    """Return the report of a job that has failed: what the tasks wrote that had ended.
+    """Return the report of a failed job, about the tasks that had ended before the failure.
 
     The parameters are those of `commit_report`.
     """
@@ -125,8 +125,8 @@ def trace_of(
 ) -> JobTrace | None:
     """Return the span of the job that the tasks belong to.
 
-    planned: the span that the plan of this writer has begun. In a stream, the writer of the tasks
-    is another one, so the tasks have the right span.
+    planned: the span that began when this writer was planned. In a stream, the tasks had another
+    writer, so the span in their commit messages is the right one.
     """
     traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage))
     return next((each for each in traces if each is not None), planned)
@@ -173,8 +173,8 @@ def publish(
 def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) -> None:
     """Add the error of a failed write to its last report, also in the file `path`.
 
-    has_lines: whether each report is a line of the file, as those of streams and micro-batches.
-    Raise OSError and ValueError if that fails.
+    has_lines: whether each report is a line of the file, as for streams and micro-batches. Raise
+    OSError or ValueError if that fails.
     """
     add_error_to_remembered(write_id, error)
     if path is None or is_special(path) or not path.is_file():

@@ -78,7 +78,10 @@ _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
 def remember(report: dict[str, Any]) -> None:
-    """Append a report to the application's file. Raise OSError if the file cannot be written."""
+    """Append a report to the application's file, which is in the driver's folder.
+
+    Raise OSError if the file cannot be written.
+    """
     folder = driver_folder()
     if folder is None:
         return
@@ -91,7 +94,7 @@ def remember(report: dict[str, Any]) -> None:
 
 
 def add_error_to_remembered(write_id: str, error: str) -> None:
-    """Set the error in the report of a write in the application's file, if there is one."""
+    """Set the error in the last report of a write in the application's file, if the file exists."""
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
         return
@@ -137,9 +140,9 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 
 
 def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
-    """Return the reports of a micro-batch of a query that were made at a time or later.
+    """Return the reports of a query's micro-batch whose field committed_at is `since` or later.
 
-    since: the time in UTC, as in the field committed_at.
+    since: a time in UTC, in the format of that field.
     """
     return [
         report

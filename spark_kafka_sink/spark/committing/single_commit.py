@@ -29,7 +29,7 @@ from spark_kafka_sink.spark.commit_clients import (
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
-# The bootstrap servers of the clusters whose brokers were found to report duplicates.
+# The bootstrap servers of clusters that need no further probe: their brokers report duplicates.
 _fit: set[str] = set()
 
 
@@ -110,7 +110,7 @@ _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
 
 
 def _end(client: CommitClient, plan: Plan) -> str:
-    """Return the end of a sentence about a plan's run, whose transaction has ended."""
+    """Return the end of a sentence about a run after the end of its transaction."""
     return ": it IS committed" if _is_committed(client, plan) else _NOT_KNOWN
 
 
@@ -118,7 +118,7 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     """Return why brokers refused the abort of a plan's run, and what follows for its rows."""
     is_committed = _is_committed(client, plan)
     if is_committed:
-        # After a commit at level 1, the driver asks for a new epoch.
+        # At level 1, the driver asks for a new epoch after the commit, which fences this abort.
         return "failed after its transaction had ended: it IS committed"
     is_newer = has_newer_run(client, plan)
     if is_newer:
@@ -133,7 +133,8 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
 def _is_committed(client: CommitClient, plan: Plan) -> bool | None:
     """Return whether the run of a plan is committed, None if that cannot be found out.
 
-    It is committed if the newest committed record of its owner in the commit log is its record.
+    It is committed if the newest committed record of the owner in the commit log is that of the
+    run.
     """
     found = reply_to(client, ReadLog(plan.run.driver_id))
     if not isinstance(found, LogRead) or found.error:

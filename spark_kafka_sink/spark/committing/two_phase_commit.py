@@ -129,7 +129,7 @@ def _still_open(plan: Plan, aborted: Aborted) -> str:
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why the abort of a run was refused. The log has no decision to commit the run."""
+    """Return why brokers refused the abort of a run without a decision to commit it in the log."""
     is_newer = has_newer_run(client, plan)
     superseded = "was superseded by a newer run, which ends the open transactions"
     if is_newer:

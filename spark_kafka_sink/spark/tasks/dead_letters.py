@@ -138,7 +138,10 @@ class DeadLetterTopic:
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send refused dead letters again with fewer columns. Raise if no columns are left."""
+        """Send refused dead letters again with fewer columns.
+
+        Raise the error of a dead letter that is refused without any columns.
+        """
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -279,7 +282,7 @@ class DeadLetterFile:
 
     @contextmanager
     def _naming_the_folder(self) -> Iterator[None]:
-        """Raise ConfigException that names deadLetterPath in place of an OSError."""
+        """Raise a ConfigException that names deadLetterPath in place of an OSError."""
         try:
             yield
         except OSError as error:

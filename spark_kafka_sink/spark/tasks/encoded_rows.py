@@ -1,4 +1,4 @@
-"""Encodes the keys and values of a batch by the plans of the driver, before its rows are read."""
+"""Encodes the keys and values of a batch by the driver's plans, before the batch is appended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from spark_kafka_sink.spark.tasks.dead_letters import BadBatch
 class EncodedRows(NamedTuple):
     """A batch with encoded columns.
 
-    faults: the rows that cannot be encoded, each in one of them. In the batch, they have any bytes.
+    faults: the rows that cannot be encoded. Each of these rows is in one fault only. In `batch`,
+    the bytes of these rows have no meaning.
     """
 
     batch: pa.RecordBatch
@@ -33,9 +34,9 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> EncodedRows:
-    """Encode columns of a batch; they become large_binary. Add the headers of their encodings.
+    """Encode columns of a batch as large_binary, and add the headers of their encodings.
 
-    Raise DataException for JSON that was not made of the columns which the schema belongs to.
+    Raise DataException if a row is not JSON of the columns that the schema describes.
     """
     good = np.ones(batch.num_rows, np.bool_)
     faults: list[RowFault] = []
@@ -57,7 +58,7 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
 
 
 def _with_headers(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.RecordBatch:
-    """Return the batch with the headers of its encodings, for all rows that are not null."""
+    """Return the batch with the headers of its encodings, for rows whose column is not null."""
     added = []
     for encoding in encodings:
         if encoding.header is not None:
@@ -76,9 +77,9 @@ def _with_headers(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) ->
 
 
 def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
-    """Return the rows of a column: the JSON, if `to_kafka` has put a number beside it.
+    """Return a column, or only its JSON if `to_kafka` has put a number beside the JSON of each row.
 
-    Raise DataException if a row has another number.
+    Raise DataException if the number of a row is not that of the encoding.
     """
     if encoding.type_number is None:
         return column
@@ -107,7 +108,7 @@ def bad_batch(
     numbers: npt.NDArray[np.int64],
     encodings: Sequence[ColumnEncoding],
 ) -> BadBatch:
-    """Return rows that cannot be encoded as bad rows, with JSON in place of what is encoded.
+    """Return the rows of a fault as bad rows, with JSON in each column that has an encoding.
 
     batch: the batch before it was encoded. numbers: the number of each of its rows in the task.
     """

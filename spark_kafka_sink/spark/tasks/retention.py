@@ -1,7 +1,7 @@
 """Rows whose timestamp is older than their topic's retention.ms: brokers accept and delete them.
 
 This happens if a column has event times, for example when old data is written again. Brokers accept
-the rows and the job succeeds, so tasks count such rows and the driver logs them once per job.
+the rows and the job succeeds, so tasks count such rows. The driver prints the counts once per job.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Condition.wait() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
-# How often `settle` is called at most, even without linger.ms.
+# The shortest pause before `settle` is called while Spark has no batch, even if linger.ms is 0.
 _SHORTEST_PAUSE_S: Final = 0.05
 # `spread_evenly` accepts the numbers from 0 to this number, exclusive.
 _STARTS: Final = LARGEST_INT32 + 1
@@ -55,9 +55,10 @@ def append_coalesced(
 
     slice_bytes: the best size of one append. The producer cuts larger batches into such slices.
     append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
-    It is called once at a time, in the order of the rows, sometimes in another thread. If it raises
-    there, the exception is raised here at Spark's next batch. linger_s: how long a row may wait.
-    settle: called like `append`, after each append, and every linger_s while Spark has no batch.
+    It is called by one thread at a time, in the order of the rows, sometimes in another thread. If
+    it raises there, the exception is raised here at Spark's next batch. linger_s: how long a row
+    may wait. settle: called like `append`, after each append, and every linger_s (but not more
+    often than every 50 ms) while Spark has no batch.
 
     Joined batches have seven eighths of a slice, because rows are larger as records than in Arrow.
     Nothing keeps a reference to a batch after it was appended, so memory holds only the batches of
@@ -67,7 +68,7 @@ def append_coalesced(
     enough_bytes = slice_bytes * 7 // 8
     try:
         for batch in batches:
-            came_at = time.monotonic()  # before the wait below: it counts, too
+            came_at = time.monotonic()  # before the wait below, which counts, too
             is_large = batch.nbytes >= slice_bytes // 2  # too large to be worth copying
             with waiting.lock:
                 waiting.wait_for_append()
@@ -209,7 +210,7 @@ def write_task(
     """Write all batches and wait until every row is acknowledged.
 
     plan: the plan of the run with exactly once, None for at least once. Raise an exception if a row
-    is not acknowledged. For at least once, rows that were sent before it may be in Kafka.
+    is not acknowledged. For at least once, rows that were sent before the error may be in Kafka.
     """
     acknowledge_now()
     freeze_imports()
@@ -259,7 +260,7 @@ def _write(
         slice_bytes = producer.slice_bytes(options.partitions)
         with _progress(options, producer, context):
             linger_s = options.producer.linger_ms / 1000
-            # Without onError, no row that brokers refuse is sent again.
+            # With onError=fail, rows of a batch that brokers refuse are not sent again.
             is_settled = options.bad_rows.on_error is not OnError.FAIL
             settle = task_rows.settle if is_settled else None
             append_coalesced(batches, append, slice_bytes, linger_s, settle)

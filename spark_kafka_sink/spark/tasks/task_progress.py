@@ -46,7 +46,7 @@ class ProgressLines:
         self._bytes = 0
 
     def line(self, progress: DeliveryProgress, now: float) -> str:
-        """Return a line about the progress. Its rate is that since the line before."""
+        """Return a line about the progress. Its rate is the rate since the previous line."""
         seconds, self._at = now - self._at, now
         added, self._bytes = progress.bytes - self._bytes, progress.bytes
         rate = added / seconds / 1e6 if seconds > 0 else 0.0
@@ -98,8 +98,8 @@ def name_of(context: TaskContext | None) -> str:
     return name if batch is None else f"{name} of {batch}"
 
 
-# Held while a line is printed. If it cannot be taken, a line waits for a full pipe, and the next
-# one is left out: each task would otherwise leave a thread that waits.
+# Held while a line is printed. A line may wait for a full pipe. Other lines are then left out,
+# because otherwise each task would leave a thread that waits.
 _printing: Final = threading.Lock()
 
 

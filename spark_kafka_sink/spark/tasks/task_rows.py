@@ -98,7 +98,7 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task; call `settle` from time to time.
+        """Append a batch of the task. The caller has to call `settle` from time to time.
 
         lingers_since: as in `TaskProducer.append`.
         """
@@ -227,7 +227,7 @@ class TaskRows:
             raise DataException(message, topic=name, row=row, place=place)
 
     def _first_row_for(self, name: str | None, batch: pa.RecordBatch) -> int:
-        """Return the first row whose topic column has a name, -1 if there is none."""
+        """Return the index of the first row whose topic column is `name`, -1 if there is none."""
         if name is None or self._topic is not None:
             return -1
         column = named_columns(batch)["topic"].cast(pa.large_binary())
