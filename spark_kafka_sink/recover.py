@@ -342,7 +342,7 @@ class _Command:
     def _failed(self, found: FoundOwner, failure: Failure, what: str = _NOT_KNOWN) -> int:
         acls = self._client.acls
         hints = {
-            # Without access to the ids of its tasks, brokers list none of them as open.
+            # If the client has no access to the ids of an owner's tasks, brokers list none as open.
             codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: acls.hint(
                 failure.error, f"{found.owner.prefix}/", is_prefix=True
             ),

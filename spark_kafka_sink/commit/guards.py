@@ -1,9 +1,9 @@
 """The checks G1 to G4 of mode `single`, in which many tasks use one producer id and epoch.
 
 If two writers send the same range of sequence numbers to one partition, the broker takes the second
-batch for a duplicate of the first. It responds with success and appends nothing. The producer's
-last sequence number in the partition is the same as after one writer. So each partition may have
-only one writer, and these checks ensure it:
+batch for a duplicate of the first. It responds with success and appends nothing. After that, the
+producer's last sequence number in the partition is the same as if there were only one writer. So
+each partition may have only one writer, and these checks ensure it:
 
 G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
 G2  on the driver: each partition has exactly the records that a task reports for it, and no other
@@ -93,12 +93,12 @@ def _holds(found: ActiveProducer | None) -> bool:
 
 
 def is_behind(at: Received, reported: ByPartition) -> bool:
-    """Return whether a response lacks records that tasks report, as that of an old leader does.
+    """Return whether a response lacks records that tasks report: an old leader may have sent it.
 
     A broker may not know yet that it is no longer the leader, for example while it restarts. Then
-    it does not know the last records that the new leader has acknowledged. at: the reply to any
-    request; only that of DescribeProducers may be one of an old leader. reported: the records that
-    tasks report, by partition.
+    it does not know the last records that the new leader has acknowledged. at: a reply. Return
+    False if the request was not DescribeProducers. reported: the records that tasks report, by
+    partition.
     """
     ask, reply = at.ask, at.reply
     if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
@@ -125,7 +125,7 @@ def by_producer(
 
 
 def sequence_of(records: int) -> int:
-    """Return the sequence number of the last record if a producer has written `records` of them.
+    """Return the sequence number of the last record of a producer that wrote `records` records.
 
     The first record has the number 0. After 2**31 - 1, the numbers begin again at 0.
     """
@@ -162,9 +162,10 @@ class Acknowledged(NamedTuple):
     """A batch that was sent, and the response to it.
 
     log_end: the end offset of the partition before the attempt wrote to it. previous_last_offset:
-    the highest offset of the attempt's earlier batches in the partition, -1 to compare base_offset
-    only with log_end. is_duplicate: whether the response has a log append time although the topic
-    uses CreateTime, which marks a duplicate. was_resent: whether the batch was sent more than once.
+    the highest offset of the attempt's earlier batches in the partition. If it is -1, base_offset
+    is compared only with log_end. is_duplicate: whether the response has a log append time. If the
+    topic uses CreateTime, this marks a duplicate. was_resent: whether the batch was sent more than
+    once.
     """
 
     partition: TopicPartition

@@ -1,8 +1,8 @@
 """Find and abort transactions that task attempts left open and that no run will commit.
 
 The driver lists the open transactions of its owner's tasks (an owner is a txnAppId and its
-target topic), and asks the coordinators for their producer ids and epochs. It aborts each
-transaction with exactly this producer id and epoch. So a later transaction with the same
+target topic), and asks the coordinators for their producer ids and epochs. Each request to abort
+has exactly the producer id and epoch of the transaction. So a later transaction with the same
 transactional id and a newer epoch stays open. InitProducerId would abort the later transaction,
 too.
 """
@@ -36,7 +36,7 @@ def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
 
 
 def open_transaction(at: Received) -> Leftovers:
-    """Return a set of the transaction that a response describes; it is empty if none is open."""
+    """Return a set with the open transaction that a response describes, or an empty set."""
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
         return frozenset()
     if at.found is not Verdict.DONE or at.reply.state != ONGOING:

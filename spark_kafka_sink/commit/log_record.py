@@ -64,8 +64,8 @@ class VersionSet:
     def lowest(self) -> int | None:
         """The lowest version that may be written, None if all versions may be.
 
-        If 10,000 intervals are kept, another one below them would not be kept. Then a version in it
-        would be forgotten as soon as it is written, so it may not be written.
+        If the set has 10,000 intervals, it would drop a new interval below them. So the versions
+        there may not be written: the set would forget them at once.
         """
         if len(self.intervals) < MAX_INTERVALS:
             return self.floor
@@ -201,7 +201,7 @@ class CommitRecord:
     def after_batch(self, mark: StreamMark) -> CommitRecord:
         """Return the record as it is after a micro-batch was written.
 
-        For each of the 10 queries that wrote last, it keeps the last micro-batch.
+        The record keeps the last micro-batch of each of the 10 queries that wrote last.
         """
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
         return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
@@ -214,7 +214,8 @@ class CommitRecord:
     def has_written(self) -> bool:
         """Whether a run has written a version or a micro-batch.
 
-        It is False if plans alone wrote the record, because runs died before their decision.
+        A plan can write the record, too. The result is False if only plans have written it, because
+        runs died before their decision to commit.
         """
         return self.version is not None or bool(self.streams)
 
@@ -387,8 +388,8 @@ class LogEntry(NamedTuple):
     def of(cls, batch: DefaultBatch) -> LogEntry:
         """Return the entry of a batch. Raise CorruptRecordException if it cannot be decompressed.
 
-        A batch in a transaction that cannot be read is never ignored: it may have the newest record
-        of an owner. The sink's own records are far smaller than the largest batch that is read.
+        Such a batch is never ignored, because it may have the newest record of an owner. This
+        includes batches above the size limit, but the sink's own records are far smaller.
         """
         header = batch.header
         if not header.is_control and not header.is_transactional:

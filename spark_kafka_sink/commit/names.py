@@ -2,8 +2,8 @@
 
 An owner is the combination of a prefix, an application id and a target. The target is the topic of
 the option `topic`, or ``*`` if the rows have a topic column. An owner has one transactional id for
-its driver, and several for each Spark partition. The ids of a Spark partition differ in their slot,
-a number: each attempt of a task uses a slot that no open transaction uses (`TaskSlot`)::
+its driver, and several for each Spark partition. The ids of a Spark partition differ in a number,
+the slot. Each attempt of a task uses a slot that no open transaction uses (`TaskSlot`)::
 
     {prefix}/{application id}/{target}                      the driver
     {prefix}/{application id}/{target}/{partition}.{slot}   an attempt of a task
@@ -171,10 +171,11 @@ def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
 def app_id_of_checkpoint(location: str) -> str:
     """Return the application id of a stream without `txnAppId`: a hash of its checkpoint location.
 
-    In a path, ``.``, ``..``, double slashes and a slash at the end make no difference, and
-    ``file:/x`` and ``file:///x`` are the same as ``/x``. Any other spelling has a different id,
-    also if Hadoop would find the same folder: a relative path, a default port, a file system that
-    is left out because it is the default one, or a symbolic link.
+    In a path, ``.``, ``..``, double slashes and a slash at the end make no difference. The case of
+    a scheme makes no difference either. ``file:/x`` and ``file:///x`` are the same as ``/x``. Any
+    other spelling has a different id, even if Hadoop would find the same folder: a relative path, a
+    default port, a location without its file system because that is the default one, or a symbolic
+    link.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -1,8 +1,8 @@
 """One request to a broker, which is sent again until its reply needs no retry.
 
 The broker closes a connection that was not used for some minutes. So the first request of a client
-that was idle may get no response. A partition that brokers do not know is not waited for: the
-commit log does not exist before the first write of any application.
+that was idle may get no response. The request is not sent again if brokers do not know its
+partition: the commit log does not exist before the first write of any application.
 """
 
 from __future__ import annotations

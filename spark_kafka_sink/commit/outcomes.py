@@ -123,7 +123,7 @@ def accept_torn(owner: Owner, log_topic: str) -> str:
 
 
 def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
-    """Return the command of `recover` for one owner, so that it changes nothing of other owners.
+    """Return the command of `recover` for one owner. It changes nothing of other owners.
 
     action: the arguments that say what to do, and with which txnAppId.
     """
@@ -167,7 +167,8 @@ class Aborted:
     """The run is aborted: no row is visible.
 
     may_be_open: whether tasks that still run may have opened further transactions. missed: why some
-    transactions of tasks may be open still, because a broker did not answer; empty if all did.
+    transactions of tasks may still be open: a broker did not respond, or returned an error. It is
+    empty if there is no such reason.
     """
 
     may_be_open: bool = False

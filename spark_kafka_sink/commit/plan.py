@@ -12,10 +12,10 @@ commit log: then its transactions have to be committed. The steps of the plannin
       First commit a record, to prove that D2 has read the newest record.
   D5  For a batch job: check whether its version (the option txnVersion) is written already.
 
-D0 lists the transactions before D1, and a newer driver's transactions begin after that driver's own
-D1. So D4 never aborts a newer driver's transactions, even if that driver has overtaken this one
-between any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would
-abort transactions that a newer driver has decided to commit.
+D0 lists the transactions before D1. A newer driver's transactions begin after that driver's own D1.
+So D4 never aborts a newer driver's transactions, even if that driver has overtaken this one between
+any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would abort
+transactions that a newer driver has decided to commit.
 
 A batch job first reads the log to find out whether its version is written already. If so, no plan
 is made, and no driver is fenced.
@@ -255,8 +255,8 @@ def _next_record(machine: Planning) -> CommitRecord:
     """Return the record to write: DONE, or the same record again if rows of its run are lost."""
     if machine.record is not None and _lost(machine):
         return machine.record
-    # DONE names no run: a commit that finds the name of its own run in the log concludes that the
-    # run is decided.
+    # If the owner has no record yet, the record DONE names no run. It must not name this run,
+    # because a commit that finds its own run's name in the log concludes that its run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -293,9 +293,9 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
         return _ask_again(machine, at)
     machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
-        # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
-        # another epoch. After that the record has to be read again, because a newer run may have
-        # written one.
+        # The epoch is the same as before, so a late EndTxn could end the next transaction. So ask
+        # for the next epoch. Then read the record again, because a newer run may have written
+        # another one.
         return _fence(replace(machine, ends=NO_RESOLVINGS))
     record = _next_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))

@@ -206,7 +206,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The reply to `AddPartitions`. error: the first error code of any of the partitions."""
+    """The reply to `AddPartitions`. error: the error code of the first partition that has one."""
 
     error: int = codes.NONE
     reason: str = ""

@@ -18,9 +18,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the request to send again, if the log was not read as far as `offset` yet.
+    """Return the request to send again if the log was read, but not as far as `offset`.
 
-    Return () if it was, or if the deadline has passed.
+    Return () in any other case, and if the deadline has passed.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:

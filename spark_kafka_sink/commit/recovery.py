@@ -103,7 +103,7 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
-    # The commit log does not exist before the first write, or has another name.
+    # Do not wait for a missing log: it does not exist before the first write, or has another name.
     is_missing = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
     if at.asks_again and not is_missing and now < machine.deadline:
         return Step(machine, (at.again(),))

@@ -158,7 +158,7 @@ class Stepped(NamedTuple):
 
 
 def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
-    """Pass the reply to a request in `waiting` on to its state machine."""
+    """Pass a reply to the state machine that waits for it. waiting: requests without a reply."""
     every = list(machines.machines)
     questions: tuple[Question, ...] = ()
     waiting -= {answer.ask}
@@ -197,8 +197,8 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # A client without the right to describe the transactional id can have the right to read the
-    # marker.
+    # An error of DescribeTransactions is not final: a client without the right to describe the
+    # transactional id can have the right to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")

@@ -80,13 +80,13 @@ class Single:
     """The state of a commit or an abort in mode `single`.
 
     missing_until: until when to look again for a partition that brokers do not know. behind_until:
-    until when to ask again a leader that lacks acknowledged records. record: the record to write
-    into the commit log. attempts: what the tasks wrote. by_partition: the same, by partition, which
-    is made once because each check needs it. targets: all partitions of the target topics. probes:
+    until when to ask a leader again if it lacks acknowledged records. record: the record to write
+    into the commit log. attempts: what the tasks wrote. by_partition: the same, by partition. It is
+    made once, because each check needs it. targets: all partitions of the target topics. probes:
     whether the record is sent twice, to test that the broker reports duplicates. failure: why a
     check failed. offset: the offset of the written record. asked_again: whether EndTxn was sent
     again, because the first response left open whether the transaction was committed. wrote_again:
-    whether the record was sent again, because the first response was lost.
+    whether the record was sent again, because there was no response or a retriable error code.
     """
 
     state: SingleState
@@ -125,7 +125,7 @@ def begin_commit(  # noqa: PLR0913 - three of them are limits of time
     level: the transaction.version that the cluster has finalized now. probes: True for the first
     commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
     (see `guards`) needs. missing_until: until when to look again for a partition that brokers do
-    not know; later than `deadline` has no effect. behind_until: until when to ask again if the
+    not know; a time after `deadline` has no effect. behind_until: until when to ask again if the
     leader of a partition lacks acknowledged records, because it may be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
@@ -180,7 +180,11 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
 
 
 def _explain(machine: Single, failure: Failure) -> Step[Single]:
-    """Abort. If rows or the log record are missing, first find out if a newer run is the reason."""
+    """Abort after a check has failed.
+
+    If rows or the log record are missing, or if the transaction has ended, first find out whether a
+    newer run is the reason.
+    """
     if failure.kind not in (FailureKind.LOST, FailureKind.TIMED_OUT):
         return _abort(machine, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -220,8 +224,8 @@ def _check_transaction(
     if described.producer != plan.producer:
         newer = is_newer(described, plan)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
-    # At level 2, a plan that has written the record DONE begins with a transaction that has ended,
-    # whose markers may still be on their way.
+    # At level 2, if the plan has written the record DONE and nothing was written after it, the
+    # transaction of DONE is described. It has ended, but its markers may not be written yet.
     is_nothing = described.state in _NOTHING_OPEN and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)

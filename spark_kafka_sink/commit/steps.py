@@ -54,8 +54,8 @@ PAUSE_S: Final = 0.1
 MARKER_PAUSE_S: Final = 0.1
 # How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
-# How long a broker that is no longer the leader may respond from its old state. Brokers that are
-# cut off are replaced after broker.session.timeout.ms, 9 s by default.
+# How long a broker that is no longer the leader may respond from its old state. If a broker is cut
+# off, its partitions get new leaders after broker.session.timeout.ms, 9 s by default.
 OLD_LEADER_S: Final = 10.0
 
 M = TypeVar("M")
@@ -145,8 +145,8 @@ class FailureKind(Enum):
     NEWER_FORMAT = "the commit log was written by a newer version"
 
 
-# The exceptions of failures without an error code. For any other kind, it is that of a transaction
-# that was aborted.
+# The exceptions of failures without an error code. For any other kind of failure, it is
+# TransactionAbortedException.
 _EXCEPTIONS: Final[Mapping[FailureKind, type[KafkaException]]] = {
     FailureKind.SUPERSEDED: ProducerFencedException,
     FailureKind.NO_ANSWER: KafkaException,
@@ -161,8 +161,8 @@ class Failure:
     """The failure of a machine.
 
     sentence: the message for the user. error: the error code of a broker, 0 if there is none. api:
-    the name of the API that returned the code. topic: the topic of the rows that the request was
-    about, None for any other request.
+    the name of the API that returned the code. topic: the topic in the field `partition` of the
+    request, None if the request has no such field.
     """
 
     kind: FailureKind

@@ -12,8 +12,7 @@ transaction open. This module contains the commit of the driver:
       abort the transactions that other attempts of the tasks left open.
 
 Before the run is decided, no row is visible. After that, the transactions can only be committed: by
-this process, by the owner's next plan, or by `recover`. An owner is an application and its target
-topic.
+this process, the owner's next plan, or `recover`. An owner is a txnAppId and its target topic.
 
 A driver that cannot commit aborts instead (`two_phase_abort`).
 """
@@ -91,17 +90,18 @@ class Committing:
 
     record: the record in state DECIDED with the attempts' transactions; in state DONE if no attempt
     wrote records. by_slot: the attempts by their slots. by_partition: what they wrote, by
-    partition. next_producer: the driver's producer id and epoch after the run is decided. Times by
-    the brokers' clock: ends_at: when the first of the attempts' transactions times out; begun_at:
-    when the driver's transaction began. Times by the client's clock: asked_at: when the first
-    request of the driver's transaction was sent; decides_by: until when the EndTxn that commits the
-    driver's transaction may be sent; missing_until: until when to look again for a partition that
-    brokers do not know; behind_until: until when to ask again a leader that lacks acknowledged
-    records. ends: the state machines that commit the attempts' transactions. leftovers:
-    open transactions of other attempts. offset: the offset of the record in the log. asked_again:
-    whether EndTxn was sent again, because the first response left open whether the driver's
-    transaction was committed. failure: the meaning of that first response, or the check that
-    failed.
+    partition. next_producer: the driver's producer id and epoch after the run is decided. ends: the
+    state machines that commit the attempts' transactions. leftovers: open transactions of other
+    attempts. offset: the offset of the record in the log. asked_again: whether EndTxn was sent
+    again, because the first response left open whether the driver's transaction was committed.
+    failure: the meaning of that first response, or the check that failed.
+
+    ends_at: when the first of the attempts' transactions times out. begun_at: when the driver's
+    transaction began. These two are by the brokers' clock, and all other times by the client's.
+    asked_at: when the last check ended, before the first request of the driver's transaction.
+    decides_by: until when the EndTxn that commits the driver's transaction may be sent.
+    missing_until: until when to look again for a partition that brokers do not know. behind_until:
+    until when to ask a leader again if it lacks acknowledged records.
     """
 
     state: CommitState
@@ -144,7 +144,7 @@ def begin(
 
     record: the owner's next record, as it is after the commit (state DONE). level: the
     transaction.version that the cluster has finalized now. missing_until: until when to look again
-    for a partition that brokers do not know; later than `deadline` has no effect. behind_until:
+    for a partition that brokers do not know; a time after `deadline` has no effect. behind_until:
     until when to ask again if the leader of a partition lacks acknowledged records, because it may
     be an old leader.
     """
@@ -206,7 +206,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as its attempt left it, first check if a newer run is why."""
+    """Fail. If a transaction has ended or lacks records, first ask if a newer run has begun."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)

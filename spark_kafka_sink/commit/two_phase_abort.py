@@ -74,11 +74,12 @@ class Aborting:
     producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
     the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
     is_proved: whether it is certain that the run is not decided, and cannot become decided.
-    is_undecided: whether A1 has shown this, except that the log still has to be read: it must have
-    no committed record of the run. is_fenced: whether A1 was refused because the driver's epoch was
-    raised, by another run or by the commit of this run. empty_lists: the number of empty lists in a
-    row. settles_s: how many seconds to wait for running tasks. settles_at: when that wait ends,
-    None before the first list. is_missing: whether the driver lacks the commit message of a task.
+    is_undecided: whether the result of A1 shows this. To be certain, the log has to be read as
+    well: it must have no committed record of the run. is_fenced: whether A1 was refused because the
+    driver's epoch was raised, by another run or by the commit of this run. empty_lists: the number
+    of empty lists in a row. settles_s: how many seconds to wait for running tasks. settles_at: when
+    that wait ends, None before the first list. is_missing: whether the driver lacks the commit
+    message of a task.
     decided: transactions that another run has decided to commit. This abort leaves them open.
     missed: why the last list may lack open transactions, or why a transaction could not be aborted.
     None if there is no such reason. outcome: how the abort has ended, None before its end.
@@ -175,7 +176,7 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _may_abort(machine: Aborting, at: Received) -> bool:
-    """Return whether there are transactions to abort, and no other request lacks its reply."""
+    """Return whether there are transactions to abort, and all other requests have a reply."""
     return bool(machine.leftovers) and machine.waiting == {at.ask}
 
 
@@ -281,8 +282,8 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     At level 2 (transaction.version 2), a task that begins after the abort of the driver's
     transaction (A1) finds that its plan is no longer the newest, and stops. If a task still writes
     after its own transaction was aborted, brokers refuse its records. But a task that claimed its
-    transactional id before A1 may open its transaction at any later time. At level 1, all of these
-    tasks may.
+    transactional id before A1 may open its transaction at any later time. At level 1, each of these
+    tasks may open a transaction at any later time.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at

@@ -1,12 +1,12 @@
 """The meaning of a broker's error code for exactly once: one pure function, `verdict`.
 
 EndTxn is the difficult request. The same code can mean that the transaction was committed, that it
-was aborted, or that a newer run uses the transactional id. After a commit, PRODUCER_FENCED,
-INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING prove nothing, so the log
-has to be read (by `resolve`, or by the state machine of the commit). After an abort, the meaning
-depends on the EndTxn version that was sent. Up to version 4, a coordinator responds with the same
-code to an abort after a timeout and after a fencing. It also does not distinguish a committed
-transaction from a transaction without partitions.
+was aborted, or that a newer run uses the transactional id. In the response to EndTxn(commit),
+PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING prove
+nothing, so the log has to be read (by `resolve`, or by the state machine of the commit). In the
+response to EndTxn(abort), the meaning depends on the EndTxn version that was sent. Up to version 4,
+a coordinator returns the same code whether the transaction timed out or the producer was fenced. It
+also does not distinguish a committed transaction from a transaction without partitions.
 
 For all other requests, the meaning of a code does not depend on the version.
 """
@@ -57,7 +57,7 @@ class Verdict(Enum):
 
 
 _V = Verdict
-# These codes say that another process uses the transactional id, where a request can tell.
+# In responses to most requests, these codes mean that another process uses the transactional id.
 NEWER_EPOCH: Final = frozenset(
     {
         codes.INVALID_PRODUCER_EPOCH,
@@ -66,8 +66,8 @@ NEWER_EPOCH: Final = frozenset(
     }
 )
 _FENCED: Final[Mapping[int, Verdict]] = dict.fromkeys(NEWER_EPOCH, _V.FENCED)
-# The exceptions of each request to the general rule, which is to retry after a retriable code and
-# to fail after any other code.
+# The general rule is to retry after a retriable code and to fail after any other code. These are
+# the exceptions to the rule, by request.
 _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
     Call.DESCRIBE_TRANSACTIONS: {codes.TRANSACTIONAL_ID_NOT_FOUND: _V.NOT_FOUND},
     Call.ADD_PARTITIONS_TO_TXN: _FENCED,

@@ -130,7 +130,10 @@ class Brokers:
         return response
 
     def _set_nodes(self, nodes: dict[int, Node]) -> None:
-        """Remember the brokers after the network client knows them, in case an interrupt comes."""
+        """Pass the brokers to the network client, and then remember them.
+
+        In this order, an interrupt cannot leave brokers here that the network client does not know.
+        """
         self._client.set_nodes(nodes)
         self._nodes = nodes
 

@@ -2,7 +2,8 @@
 
 A machine returns requests to brokers (`Ask`), each in a `Question` that also says how to send it.
 The client has its own connections and can process many requests at once. It makes no decisions, and
-it never sends a request again by itself. If a request gets no response, the reply is `Unanswered`.
+it never sends a machine's request again by itself. If a request gets no response, the reply is
+`Unanswered`.
 `answers` resumes the generator of each request (see `generators`) in the caller's thread.
 """
 
@@ -216,7 +217,7 @@ class CommitClient:
         return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
 
     def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
-        """Return the bytes of the partition's batch that begins at `offset`, None without one.
+        """Return the bytes of the batch that begins at `offset`, None if no batch begins there.
 
         Raise the exceptions of `log_ends`.
         """
@@ -282,7 +283,7 @@ class CommitClient:
         """Run a state machine of the package `commit` to its end, and return it with its outcome.
 
         begun: the machine's first state and questions, as `begin` in its module returns them. step:
-        the function `step` in this module. Raise the exceptions of `answers`.
+        the function `step` in the same module. Raise the exceptions of `answers`.
         """
         machine, questions = begun
         self.ask(questions)

@@ -122,8 +122,8 @@ class CommitLog:
     def _check_topic_id(self) -> Steps[UUID]:
         """Forget all records if the log's topic was deleted and created again.
 
-        Return the id of the topic. The leader of the log is asked for it, because no other broker
-        has to be available.
+        Return the id of the topic. Only the leader of the log is asked, so that no other broker has
+        to be available.
         """
         node_id = yield from self._brokers.leader(self._log)
         topic_id = yield from self._brokers.topic_id(self._log.topic, node_id)

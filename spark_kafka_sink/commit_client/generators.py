@@ -39,7 +39,7 @@ class NoReplyError(Exception):
 
 
 class UnderWay(Generic[T]):
-    """A generator that has been started and waits for responses or times.
+    """A generator, and the response or the time that it waits for.
 
     The generator must not return None, because `resume` returns None before the end.
     """

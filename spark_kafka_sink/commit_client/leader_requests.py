@@ -48,7 +48,7 @@ from spark_kafka_sink.wire.fetch_messages import (
 LISTS_RELIABLE_ENDS_SINCE: Final = 5
 # Fetch 13 has topic ids in place of names.
 _LAST_FETCH_BY_NAME: Final = 12
-# Many transactions may be looked up at once.
+# The size is limited because the markers of many transactions may be read at once.
 _FETCH_BYTES: Final = 1024 * 1024
 _FETCH_WAIT_MS: Final = 500
 

@@ -53,9 +53,10 @@ class Transactions:
         self._brokers = brokers
 
     def list_open(self, ask: ListTransactions) -> Steps[Reply]:
-        """Return the open transactions on all brokers. Fail if a broker does not respond."""
+        """Return the open transactions on all brokers. Raise NoReplyError if one does not reply."""
         yield from self._brokers.metadata([])
-        # RE2 allows a backslash before any punctuation. The pattern has to match the complete id.
+        # Brokers match the pattern with RE2, which allows a backslash before any punctuation. The
+        # pattern has to match the complete id.
         pattern = f"(?s){re.escape(ask.prefix)}.*"
         request = ListTransactionsRequest(state_filters=[ONGOING], transactional_id_pattern=pattern)
         futures = self._brokers.send(self._brokers.nodes, request)
