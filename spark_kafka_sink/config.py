@@ -2,8 +2,8 @@
 
 This module has the names, types, ranges and defaults of options, and the rules between options
 (ProducerConfig). It reads no environment variables and no files. Every option of the Java producer
-is a field of `ProducerConfig`, or is in one of the tables below that class: such options are
-rejected or ignored. An unknown name is rejected, and the message suggests the most similar name.
+is a field of `ProducerConfig`, or is in a table at the end of this module. Options in these tables
+are rejected or ignored. An unknown name is rejected, and the message suggests the nearest name.
 
 The string after a field describes the option. docs/reference/configuration.md is generated from
 these strings.
@@ -243,8 +243,8 @@ class ProducerConfig(
     sasl_oauthbearer_sub_claim_name: Annotated[str, Meta(min_length=1)] = field(
         name="sasl.oauthbearer.sub.claim.name", default="sub"
     )
-    """The claim of a token that contains its user. Set it if the brokers have another claim in the
-    option of this name.
+    """The claim of a token that contains its user. If the brokers' option of this name is set to
+    another claim, set this option to the same claim.
     """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
@@ -445,7 +445,7 @@ class ProducerConfig(
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # An @ is rejected below. The text before it may be a password, and may contain a comma.
+        # The text before an @ may be a password with a comma. `_node` rejects entries with an @.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -808,9 +808,9 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 
 
 def reference_hint(value: str) -> str:
-    """Return the end of a message about a value that must not be a reference; empty if it is none.
+    """Return the end of a message that references cannot be used here; empty if `value` has none.
 
-    A reference (``${…}``) is what Kafka calls a config provider variable.
+    Kafka calls a reference (``${…}``) a config provider variable.
     """
     found = next(written_references(value), None)
     if found is None:
@@ -824,7 +824,7 @@ def written_references(text: str) -> Iterator[tuple[int, int]]:
     """Yield where each reference (``${provider:…}``) in a text begins and ends.
 
     These are the matches of ConfigTransformer.DEFAULT_PATTERN of the Java client. A regular
-    expression would need quadratic time, as for a text with many ``${`` and no ``}``.
+    expression would need quadratic time for some texts, such as many ``${`` and no ``}``.
     """
     at = 0
     while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
@@ -868,7 +868,7 @@ _ALIKE: Final = 0.76
 # No option needs more digits, and int() rejects very long numbers.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 _DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
-# Options with a number that have no default.
+# Numeric options without a default.
 _UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
 # Strings in requests have a 16-bit length. A transactional.id is also part of a client.id, after
 # "producer-".
@@ -1026,8 +1026,8 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs for back-offs and their maximums.
 
-    If reconnect.backoff.ms is set without reconnect.backoff.max.ms, it is the maximum too. A
-    back-off longer than its maximum is reduced to the maximum, with a warning.
+    If reconnect.backoff.ms is set without reconnect.backoff.max.ms, it is the maximum too. Log a
+    warning if a back-off is longer than its maximum, because then only the maximum is used.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(
@@ -1207,7 +1207,7 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "ssl_keyfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_password": _Javas(("ssl.key.password",)),
 }
-# Options of librdkafka and confluent-kafka for which this producer and Java's have no option.
+# Options of librdkafka and confluent-kafka without a counterpart in this producer or in Java's.
 LIBRDKAFKA_ONLY: Final = frozenset(
     (
         "allow.auto.create.topics", "api.version.fallback.ms", "api.version.request",

@@ -101,10 +101,10 @@ def message_of(error: BaseException) -> str:
 
 
 def add_last_line(error: BaseException, sentence: str) -> None:
-    """Make a sentence the last line of an exception's traceback, for exceptions of other classes.
+    """Make a sentence the last line of an exception's traceback.
 
-    The text of the exception stays as it is. Do nothing if its class does not allow it, or if the
-    sentence is there already.
+    This is for exceptions that are not a KafkaException. The text of the exception stays as it is.
+    Do nothing if the class of the exception does not allow it, or if the sentence is there already.
     """
     with suppress(Exception):
         if sentence not in getattr(error, "__notes__", ()):
@@ -114,9 +114,9 @@ def add_last_line(error: BaseException, sentence: str) -> None:
 class KafkaException(Exception):
     """The base class of all exceptions of this package.
 
-    row: the number of the row in the Arrow batch, None if the error is not about a row. place: how
-    the message names the row, such as ``row 7 of task 2``. If there is a row, the message begins
-    with it.
+    row: the number of the row in the Arrow batch, None if the error is not about a row. place: a
+    description of the row, such as ``row 7 of task 2``. If there is a row, ``str`` of the exception
+    begins with this description, or, without `place`, with the number of the row.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class TimeoutException(RetriableException):
         trouble: str = "",
         api: str | None = None,
     ) -> Self:
-        """Return an exception whose message also has the last error, which is its cause.
+        """Return an exception with the last error in its message, and as its ``__cause__``.
 
         last_error: the error of the last attempt within the time limit, None without one. trouble:
         the errors of connections, in brackets.
@@ -531,9 +531,9 @@ class ErrorCode(NamedTuple):
 
     kind: the class of the exception that is raised for the code. advice: what users who write
     records can do, with option names in braces, None if there is no advice. `consumer.list_offsets`
-    has the advice for users who read records. resource, operations: the type of resource that the
-    brokers denied access to, as kafka-acls.sh names it, and the operations that a writer needs;
-    None and () for other codes.
+    has the advice for users who read records. resource: the type of the resource that the brokers
+    denied access to, as kafka-acls.sh names it; None without one. operations: the operations on
+    this resource that a writer needs; () without a resource.
     """
 
     code: int
@@ -850,9 +850,9 @@ class Cause(NamedTuple):
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: the option that sets the time or size limit, with its value; servers: bootstrap.servers
-# with its value; trouble: the errors of connections, in brackets; found: the last error about the
-# topic; size: the exact size, or "up to" an upper bound; hint: what to do.
+# The names in these sentences: limit: the option that sets the time or size limit, with its value;
+# servers: bootstrap.servers with its value; trouble: the errors of connections, in brackets; found:
+# the last error about the topic; size: the exact size, or "up to" an upper bound; hint: what to do.
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
@@ -865,7 +865,7 @@ NOT_AWAITED_IN_CALLBACK: Final = (
     "its metadata has been requested, but a call inside a callback does not wait for the response; "
     "call again later, or call partitions_for before the callback"
 )
-# What was found about a topic if the limit is 0 ms.
+# The text for {found} in NO_TOPIC if the limit is 0 ms.
 NOT_AWAITED: Final = (
     "its metadata has been requested, but the call does not wait for the response; call again "
     "later, or increase the limit"

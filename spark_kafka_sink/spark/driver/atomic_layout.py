@@ -2,8 +2,8 @@
 
 A task with rows for every Kafka partition keeps a connection to every broker, sends small batches
 to all of them and leaves a producer state in each partition. A task with the rows of one Kafka
-partition does not. The layout costs one shuffle. Each row gets the Kafka partition that the sink
-would choose, as the column ``partition``, which the sink then uses.
+partition does not. The layout costs one shuffle. The Kafka partition of each row is computed before
+the shuffle. It becomes the column ``partition``, which the sink then uses.
 
 No row is written here. The partition counts come from the brokers. Rows are read only to find the
 topics that a topic column names.
@@ -63,7 +63,7 @@ _OWN: Final = "own"
 class _Frame(NamedTuple):
     """A DataFrame with numbers as column names, since Spark's names are case-insensitive.
 
-    names: the names of the columns before.
+    names: the original names of the columns.
     """
 
     df: DataFrame
@@ -209,9 +209,9 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Return the frame, and where the partitions of each row's topic begin among the tasks.
+    """Return the frame, and the topic, partition count and first task of each row.
 
-    If a column names the topics, the frame gets a temporary column for that.
+    If a column names the topics, the frame gets a temporary column for the count and the task.
     """
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))

@@ -36,8 +36,8 @@ class ListenerBus(StreamingQueryListenerBus):
     """A bus whose listeners can be removed at any time, and whose thread is a daemon.
 
     _changing: a lock that is held while a listener is added or removed. _lock: Spark's own lock. It
-    is also held while listeners are called, so nobody may hold it while waiting for the end of
-    their thread.
+    is also held while listeners are called. So a thread that waits for the end of the listeners'
+    thread must not hold it.
     """
 
     _sqm: Any

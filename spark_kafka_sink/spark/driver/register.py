@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # Spark's default value (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
-# Just under 8 MiB, because a batch exceeds the limit by its last row. If the buffer grows to 16
-# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time: see
+# Just under 8 MiB, because a batch exceeds the limit by its last row. If the JVM's buffer for a
+# batch grows to 16 MiB, the JVM needs a sixth to a quarter more time for rows of 1 and 10 KB: see
 # docs/contributing/performance.md.
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
@@ -57,10 +57,10 @@ _SECRET: Final = (
     "|user[._]info|registry[._]url"
 )
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
-# Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its
-# own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the last quote of
-# its line ends it. The pattern has no backslash, which would have to be doubled in properties
-# files, and is not slow on long values.
+# Matches a secret option in the text of a Spark Connect request. The text has key: "name" and, on a
+# line of its own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the
+# last quote of its line ends the value. The pattern has no backslash, because a backslash would
+# have to be doubled in properties files. It is not slow on long values.
 SECRET_OPTIONS: Final = f'key: *".*{SECRET_NAMES}.*"[^"}}]+".*"'
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -122,7 +122,7 @@ def _is_registered(spark: SparkSession, name: str) -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
+    """Make ``format("pykafka")`` known to a session, and let ``save()`` without a mode append.
 
     The session then masks Kafka's secrets where Spark shows options. It also passes rows to Python
     in smaller batches, unless their size is already set.
@@ -132,9 +132,9 @@ def register(spark: SparkSession) -> None:
     or has another minor version, and IllegalArgumentException if `spark` is not a session.
 
     This works for classic sessions and Spark Connect, and may be called again. Call it before
-    ``df.write``: if a classic writer was created before, its bare ``save()`` uses Spark's default
-    mode, which fails. After ``pip install``, the format is known without this call, but ``save()``
-    then needs ``.mode("append")``.
+    ``df.write``: if a classic writer was created before, its ``save()`` uses Spark's default mode,
+    which fails. After ``pip install``, the format is known without this call, but ``save()`` then
+    needs ``.mode("append")``.
     """
     check_session("register", spark)
     if not is_connect(spark):

@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.micro_batch import (
 
 
 class _Save(NamedTuple):
-    """A save of a micro-batch by a run of a query. has_failed: whether it may be retried."""
+    """A save of a micro-batch by a run of a query. has_failed: it failed and may be retried."""
 
     query_id: str
     run_id: str
@@ -43,12 +43,12 @@ _MOST_OWNERS: Final = 1000
 def save_of_micro_batch(
     given: Mapping[str, str], local_property: Callable[[str], str | None]
 ) -> Iterator[dict[str, str]]:
-    """Yield the options that pass on the micro-batch that ``save()`` writes; empty if it does not.
+    """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
 
     ``save()`` writes a micro-batch if it is called in the function of foreachBatch, with exactly
-    once, and with the batch id as txnVersion. It is then the same as
-    `write_batch`. given: options by their names in lower case. local_property: as in
-    `micro_batch_of`. Raise ConfigException for a second save.
+    once, and with the batch id as txnVersion. It is then the same as `write_batch`. given: options
+    by their names in lower case. local_property: as in `micro_batch_of`. Raise ConfigException for
+    a second save.
     """
     selected = exactly_once(given)
     if selected is None or selected.app_id is None or selected.version is None:
@@ -78,9 +78,9 @@ def only_save(
 
     A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
     calls the function of foreachBatch in a process of its own. In a classic session, the run id of
-    the query is compared. A save that failed may be retried; yield whether this is such a
-    retry. given: options by their names in lower case; micro_batch: None if the query is not known;
-    call: the function that saves, for error messages. Raise ConfigException for a second save.
+    the query is compared. A save that failed may be retried. Yield whether this save is a retry.
+    given: options by their names in lower case. micro_batch: None if the query is not known. call:
+    the function that saves, for error messages. Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:

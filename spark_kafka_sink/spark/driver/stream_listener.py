@@ -137,12 +137,14 @@ class KafkaStreamListener(StreamingQueryListener):
     printed on stderr. In that case set the option quiet=true on the streams, so that the sink does
     not also print its own line for each micro-batch.
 
-    Micro-batches without rows have no record. Queries to other sinks have no records. One
-    exception: a query fails before its first micro-batch with rows has ended. Over Spark Connect, a
-    record has only Spark's information, and says where the sink's reports are. There, a micro-batch
-    whose numInputRows is 0 has no record, even if the sink wrote rows. A query to another Python
-    data source, or to another foreachBatch function, has records there. Raise
-    IllegalArgumentException if on_micro_batch or on_failed_query is not callable.
+    Micro-batches without rows have no record. Queries to other sinks have no records, except a
+    query that fails before its first micro-batch with rows has ended.
+
+    Over Spark Connect, a record has only Spark's information, and says where the sink's reports
+    are. A micro-batch whose numInputRows is 0 has no record, even if the sink wrote rows. A query
+    to another Python data source, or to another foreachBatch function, has records, too.
+
+    Raise IllegalArgumentException if on_micro_batch or on_failed_query is not callable.
     """
 
     def __init__(
@@ -205,7 +207,8 @@ class KafkaStreamListener(StreamingQueryListener):
         query_id = str(event.id)
         has_written = run.batch_id is not None
         if is_here and has_written and newest_report_of(query_id, lambda _: True) is None:
-            # Spark names another Python data source or foreachBatch function as it names this sink.
+            # Spark describes this sink and other Python data sources and foreachBatch functions in
+            # the same way. Without any report, the query wrote to one of the others.
             return
         report = newest_report_of(query_id, _is_written) if is_here else None
         self._hand_on_failure(

@@ -33,7 +33,7 @@ _EXACT_TIMES: Final = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    # The session has a setting for it.
+    # The default is a setting of the session.
     "ignoreNullFields": "true",
 }
 
@@ -55,9 +55,10 @@ def to_kafka(
     JSON object with every column of `df`, including the columns that other arguments name. As
     always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
     struct, which the sink writes as Avro, as with the option valueFormat. The value "json_sr" means
-    the whole row as JSON whose schema is in a schema registry. It is a struct of the JSON and of a
-    number, by which the write finds rows that a union has added from elsewhere. With the key_format
-    "avro", the key keeps its type, and the sink writes it as Avro, as with the option keyFormat.
+    the whole row as JSON whose schema is in a schema registry. The column is then a struct of the
+    JSON and of a number for the type of the rows. By this number, the write finds rows of another
+    type that a union has added. With the key_format "avro", the key keeps its type, and the sink
+    writes it as Avro, as with the option keyFormat.
     Other keys and values of type struct, array or map are converted to JSON, and all types other
     than string and binary are cast to string. headers, timestamp, topic and partition must have the
     types that the sink requires.

@@ -1,6 +1,6 @@
-"""Spark's schema of a pyarrow schema, with which Sail calls `KafkaDataSource.writer`.
+"""Converts the pyarrow schema that Sail passes to `KafkaDataSource.writer` to Spark's schema.
 
-Sail is an engine in Rust that runs programs of Spark Connect. Only it passes such schemas.
+Sail is an engine in Rust that runs programs of Spark Connect. Only Sail passes pyarrow schemas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["as_spark_schema", "check_without_task_numbers"]
 
 
 def as_spark_schema(schema: pa.Schema) -> StructType:
-    """Return Spark's schema of a pyarrow schema; views and dictionaries have plain types."""
+    """Convert a pyarrow schema to Spark's. Views and dictionaries become plain types first."""
     found: StructType = from_arrow_schema(plain_schema(schema))
     return found
 

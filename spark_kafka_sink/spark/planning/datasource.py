@@ -100,8 +100,8 @@ class KafkaDataSource(DataSource):
     ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Check and plan a batch write, and return its writer.
 
-        schema: Spark's, or from Sail a pyarrow schema. Raise ConfigException, DataException and the
-        exceptions of the brokers.
+        schema: a schema of Spark, or a pyarrow schema if Sail calls this. Raise ConfigException,
+        DataException and the exceptions of the brokers.
         """
         freeze_imports()
         if overwrite:
@@ -146,7 +146,7 @@ class KafkaDataSource(DataSource):
     ) -> tuple[SinkOptions, int | None]:
         """Check options and columns. Return the options, and the batch id of the micro-batch.
 
-        The number is None if no micro-batch is saved. reads_files: as in `with_encodings`. Raise
+        The batch id is None if no micro-batch is saved. reads_files: as in `with_encodings`. Raise
         ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
@@ -177,7 +177,7 @@ class KafkaDataSource(DataSource):
         freeze_imports()
         options = _traced(self.check_stream(schema))
         if self._is_copy:
-            # Nothing asks the schema registry, so no writer may have its credentials.
+            # A copy does not ask the schema registry, so its writer must not get the credentials.
             options = replace(options, registry=None)
         if options.exactly_once is None:
             if not self._is_copy:
@@ -212,7 +212,7 @@ def _planned(
     token: JobToken | None,
     of_driver: ProducerConfig,
 ) -> KafkaArrowWriter | ExactlyOnceWriter:
-    """Check the cluster for a job and return its writer; with exactly once, plan its run first.
+    """Check the cluster for a job, plan a run if exactly once is on, and return the job's writer.
 
     batch_id: the batch id that `write_batch` passes if the query is not known, else None.
     of_driver: as in `check_environment`.
@@ -253,7 +253,7 @@ def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceM
 
 
 def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
-    """Plan a micro-batch; Spark requests a new writer for each one."""
+    """Plan a micro-batch and return its writer. Spark requests a new writer for each one."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
 
     return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
@@ -299,9 +299,9 @@ def check_environment(
     This includes the partitioner, paths, brokers and topics, which may change between two writes.
     The returned options contain the results. in_batches: whether micro-batches are written.
     may_remember: whether cached results about the cluster, up to metadata.max.age.ms old, may be
-    used; micro-batches use schemas of earlier ones in any case. of_driver: the producer's options
-    with the credentials of the driver, if `options` have a delegation token. A schema registry
-    accepts no such token.
+    used; micro-batches use the schemas of earlier micro-batches in any case. of_driver: the
+    producer's options with the credentials of the driver, if `options` have a delegation token. A
+    schema registry does not accept such a token.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
@@ -335,7 +335,7 @@ def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
     """Check only the options and the columns. Raise an exception if they are invalid.
 
-    A client of Spark Connect calls this, which may not have the files of the server.
+    A client of Spark Connect calls this, because it may not have the files of the server.
     """
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema, reads_files=False)

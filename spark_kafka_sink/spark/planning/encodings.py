@@ -56,9 +56,9 @@ def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: b
 
     With a schema registry, only check the options, and return them without encodings:
     `with_registered_encodings` adds these. reads_files: whether to read schemas in files. If not,
-    a column whose schema is in a file is not compared, and gets no encoding. Raise ConfigException
-    for a schema or an option that is invalid, and DataException for a column that does not fit its
-    schema.
+    a column whose schema is in a file is not compared with the schema, and gets no encoding. Raise
+    ConfigException for a schema or an option that is invalid, and DataException for a column that
+    does not fit its schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
@@ -192,8 +192,8 @@ def _names_given(options: FormatOptions) -> list[str]:
 
 
 _WHAT: Final = "an Avro schema"
-# With a registry, if the whole column is of type bytes, also with the logical type decimal.
-# Confluent's clients write and read it so.
+# With a registry, the values of a column are written without their length if the type of the whole
+# schema is bytes, also with the logical type decimal. Confluent's clients write and read them so.
 _WITHOUT_LENGTH: Final = {Form.BYTES: Form.RAW, Form.DECIMAL: Form.RAW_DECIMAL}
 
 

@@ -48,7 +48,7 @@ class JsonFormat:
     needs_referenced = False  # only readers resolve a $ref to another document
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
-        """Raise DataException if `to_kafka` has not made the column, and it has no texts."""
+        """Raise DataException unless `to_kafka` made the column, or it has strings or bytes."""
         kind, marked = column.dataType, json_type(column)
         is_text = isinstance(kind, T.BinaryType) or kind.simpleString() == "string"
         if marked is None and not is_text:
@@ -67,8 +67,9 @@ class JsonFormat:
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set.
 
-        Raise ConfigException if the file of the option has an object without any keyword. It may be
-        something else, such as a private key, and must not be registered.
+        Raise ConfigException if the option is a file with an object that has no keyword of JSON
+        Schema. The file may have something else in it, such as a private key, which must not be
+        registered.
         """
         text = given_schema(self._name, self._options, _WHAT)
         if text is not None and self.is_in_file and not _has_keyword(self._parsed(text)):

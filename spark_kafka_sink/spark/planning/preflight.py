@@ -269,11 +269,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 
 
 def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
-    """Return the topics in the mark of atomic_layout that exist; empty without a mark.
+    """Return the topics for which atomic_layout partitioned the rows; empty if it did not.
 
-    If a topic in the mark is missing, only a task with rows for that topic waits for it or creates
-    it, because perhaps no row goes to it. The driver's transaction of mode `single` has the
-    partitions of all these topics.
+    A missing topic is left out, because perhaps no row goes to it. Only a task with rows for that
+    topic waits for it or creates it. In mode `single`, missing topics are waited for or created
+    here, because the driver's transaction has the partitions of all the topics.
     """
     names = list(options.laid_out)
     selected = options.exactly_once

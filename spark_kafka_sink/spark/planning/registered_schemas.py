@@ -71,9 +71,9 @@ class SchemaFormat(Protocol):
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks.
 
-        referenced: the schemas that the schema references, each after those that it references
-        itself. schema_id: the id to write before each row, None without a registry. Raise
-        DataException if the column does not fit the schema.
+        referenced: the schemas that the schema references, directly or not. Each of them comes
+        after the schemas that it references. schema_id: the id to write before each row, None
+        without a registry. Raise DataException if the column does not fit the schema.
         """
 
 
@@ -99,8 +99,9 @@ def subject_of(
 ) -> str:
     """Return the subject of a column.
 
-    topic: the option topic, None if the rows have a topic column. Raise ConfigException if the name
-    of the subject contains the topic or the name of the record, and it is not known.
+    topic: the option topic, None if the rows have a topic column. Raise ConfigException if the
+    subject is named after the topic or the record, and the name of the topic or record is not
+    known.
     """
     named = settings.subject_of(column)
     if named is not None:
@@ -133,8 +134,9 @@ def choose_schema(
 ) -> ChosenSchema:
     """Ask the registry which schema a column is written with. Register nothing.
 
-    Raise ConfigException and DataException if there is no schema that can be used; RulesException
-    if it has rules. Raise RestClientException if a call to the registry fails.
+    Raise ConfigException and DataException if there is no schema that can be used, and
+    RulesException if the schema has rules. Raise RestClientException if a call to the registry
+    fails.
     """
     given = schema_format.given()
     if settings.schema_id is not None:
@@ -186,9 +188,10 @@ def _written(
     schema: Schema,
     schema_format: SchemaFormat,
 ) -> ChosenSchema:
-    """Return the schema of an option: to be registered, or with the id that a look-up returns.
+    """Return the schema that an option sets.
 
-    It is looked up if auto.register.schemas is false.
+    If auto.register.schemas is true, the schema still has to be registered. If it is false, look
+    the schema up in the registry, and return it with its id.
     """
     referenced = _referenced(client, schema, schema_format)
     if settings.auto_register:

@@ -51,8 +51,9 @@ _found: CheckCache[tuple[ProducerConfig, tuple[str, ...]], float] = CheckCache()
 def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     """Raise ConfigException if mode `single` cannot write to one of the topics.
 
-    With LogAppendTime, a broker's response does not show whether the broker treated a batch as a
-    duplicate. may_remember: whether cached results up to metadata.max.age.ms old may be used.
+    It cannot write to topics with LogAppendTime: a broker's response then does not show whether the
+    broker treated a batch as a duplicate. may_remember: whether cached results up to
+    metadata.max.age.ms old may be used.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:

@@ -24,12 +24,12 @@ _KINDS: Final[dict[type[T.DataType], Kind]] = {
     T.TimestampNTZType: Kind.TIMESTAMP_NTZ,
     T.DayTimeIntervalType: Kind.DURATION,
 }
-# Spark has times since 4.1.
+# Spark has the class TimeType since 4.1.
 _TIME: Final = getattr(T, "TimeType", None)
 
 
 def column_type(kind: T.DataType) -> ColumnType:
-    """Return the type of a column of Spark; kind OTHER if no schema fits it."""
+    """Return the `ColumnType` of a Spark type. Its kind is OTHER if no schema fits the type."""
     if isinstance(kind, T.UserDefinedType):
         kind = kind.sqlType()
     text = kind.simpleString()

@@ -236,7 +236,7 @@ def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
 
 
 def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
-    """Return the token that another process's entry names, None if the brokers do not know it."""
+    """Return the token of an entry of the file, None if the brokers do not know the token."""
     while True:
         for token in admin.describe_delegation_token():
             if token.token_id == known.token_id:
@@ -266,7 +266,7 @@ def _owner(config: ProducerConfig, identity: str) -> bytes:
 
 # -- renewal while a write runs --------------------------------------------------------------------
 
-# When to look for the token of a write again, in seconds: before and after there is one.
+# The shortest and the longest time until the next call of `renew_for_write`, in seconds.
 _FIRST_LOOK_S: Final = 1.0
 _LOOK_S: Final = 60.0
 
@@ -439,7 +439,7 @@ class _Notes(msgspec.Struct):
 def _only(
     table: dict[str, list[_Note]], is_kept: Callable[[_Note], bool]
 ) -> dict[str, list[_Note]]:
-    """Return the entries that are kept, without names that have none."""
+    """Return the entries that `is_kept` accepts, without the names that then have no entry."""
     kept = {name: [*filter(is_kept, notes)] for name, notes in table.items()}
     return {name: notes for name, notes in kept.items() if notes}
 

@@ -56,9 +56,10 @@ def _report(error: Exception, options: Mapping[str, str], *, has_lines: bool) ->
 
 
 def cause_of(said: str) -> str:
-    """Return the essential line of an exception of Spark: the exception in the Python worker.
+    """Return the essential part of the text of Spark's exception.
 
-    The sentence of the sink is preferred. Without any, return the first lines.
+    This is the sentence of the sink. If there is none, it is the last line of the Python traceback.
+    If there is no traceback either, it is the lines before the stack frames.
     """
     if (sentence := sentence_of_sink(said)) is not None:
         return sentence[:_LONGEST]

@@ -5,10 +5,10 @@ program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the m
 queries. These include queries with `foreachBatch`, and queries that ``spark.streams.get()``
 returns.
 
-`remember_stream` records the queries that write to the sink. The exception of such a query is also
-explained if it does not name the sink, for example if a worker has another version of Python, and
-it is added to the last report of the query. Exceptions of other queries that do not name the sink
-are left as they are.
+`remember_stream` records the queries that write to the sink. The exception of such a query is added
+to the last report of the query. It is explained even if it does not name the sink, for example if a
+worker has another version of Python. An exception of another query is left as it is if it does not
+name the sink.
 """
 
 from __future__ import annotations

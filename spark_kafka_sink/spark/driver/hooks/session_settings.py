@@ -56,7 +56,8 @@ def options_of_session(
 def trace_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the option that passes on the current span of this process to a write.
 
-    It is empty without openTelemetry, without a current span, and if the user has set it.
+    The result is empty without the option openTelemetry, without the package opentelemetry, without
+    a current span, and if the user has set the option traceparent.
     """
     is_on = options.get("opentelemetry", "").strip().lower() == "true"
     if not is_on or "traceparent" in options or find_spec("opentelemetry") is None:

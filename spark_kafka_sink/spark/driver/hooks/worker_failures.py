@@ -84,7 +84,8 @@ def names_sink(error: Exception) -> bool:
 def sentence_of_sink(said: str) -> str | None:
     """Return the sentence of the sink in the text of Spark's exception, None without any.
 
-    It begins with the class of the sink's exception.
+    It begins with the class of the sink's exception, or with ``spark_kafka_sink:`` if user code has
+    failed.
     """
     found = _LAST_LINE.findall(said)
     return found[-1] if found else None
@@ -120,7 +121,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def with_sentence(method: Any) -> Any:
-    """Make a method that returns an exception end it with the sentence of the sink."""
+    """Make a method add the sentence of the sink to the exception that it returns."""
 
     @functools.wraps(method)
     def exception(*args: Any) -> Any:

@@ -146,7 +146,7 @@ _STREAM_NOTES: Final = (
 )
 # The note with the options that the hook has added to the write.
 _HANDED_ON: Final = "handed_on"
-# The order in which messages name them.
+# The methods that are about files, in the order in which messages name them.
 _LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
 
 
@@ -412,7 +412,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 def _checked(
     kind: SparkWriter, writer: Any, session: Any, write: Write
 ) -> tuple[Write, dict[str, str]]:
-    """Check a write; return it with the options of the session, and these options.
+    """Check a write. Return it with the options that `_hand_on` adds, and these options alone.
 
     session: the classic session, None for Spark Connect. Raise an exception if the rows cannot be
     written.
@@ -423,7 +423,7 @@ def _checked(
         _enter_thread(session)
     if not write.is_known:
         return write, {}
-    # A writer may be started again, with another query name or in another micro-batch.
+    # If a writer is started again (other query name or micro-batch), drop the options added before.
     before = join_options(None, noted(writer, _HANDED_ON, {}))
     own = {name: text for name, text in write.options.items() if before.get(name) != text}
     write = write._replace(options=own)
@@ -434,7 +434,7 @@ def _checked(
 
 
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
-    """Return the session's options to add to the write, and record them in the writer."""
+    """Return the options to add to the write, and record them in the writer."""
     own = write.options
     found: dict[str, str] = {}
     if BATCH_ID_OPTION not in own:  # write_batch has added the options of the session
@@ -453,11 +453,11 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
 def _of_micro_batch(
     kind: SparkWriter, writer: Any, session: Any, write: Write
 ) -> Iterator[dict[str, str]]:
-    """Yield the options that pass on the micro-batch that a ``save()`` writes; empty if none.
+    """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
 
     With exactly once, a ``save()`` in the function of foreachBatch writes like `write_batch` if
-    txnVersion is the batch id. session: None over Spark Connect, where a function
-    of foreachBatch does not know its query. Raise ConfigException for a second save.
+    txnVersion is the batch id. session: None over Spark Connect, where a function of foreachBatch
+    does not know its query. Raise ConfigException for a second save.
     """
     if not _is_own_job(kind, session, write):
         yield {}
