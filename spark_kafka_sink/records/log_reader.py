@@ -4,7 +4,7 @@ This module finds the start and the end of each batch, verifies the checksum, an
 and the producer id. The decoder of each format reads the records. A Fetch response ends at its size
 limit, so the last batch may be incomplete. An incomplete batch is ignored. A v2 batch is
 decompressed only when its records are requested. If a reader skips the batch, only its checksum is
-computed. A wrapper message of the older formats is decompressed when it is found.
+computed. A wrapper message of the older formats is decompressed before `read_log` yields it.
 """
 
 from __future__ import annotations
