@@ -1,8 +1,8 @@
-"""Send the requests of one `KafkaAdmin`, all of them together within one max.block.ms.
+"""Send the requests of one `KafkaAdmin`. All of them share one time limit, max.block.ms.
 
-Everything is done in the caller's thread. After retriable errors, a request is sent again within
-that time, for example if no broker is available yet or a broker is starting. Other errors are
-raised at once.
+Everything is done in the caller's thread. After retriable errors, `until_answered` sends a request
+again within the time limit, for example if no broker is available yet or a broker is starting.
+Other errors are raised at once.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class AdminRequests:
     def until_answered(self, request: Request, answer: Callable[[RequestFuture], _T | None]) -> _T:
         """Send a request to any broker until `answer` returns a result for its response.
 
-        answer: returns the result, or None to send the request again. Retriable errors of the
-        request and of `answer` also make it send the request again. Raise other errors, and
+        answer: returns the result, or None to send the request again. The request is also sent
+        again after retriable errors of the request and of `answer`. Raise other errors, and
         TimeoutException after max.block.ms.
         """
         attempts, refusal = 0, None

@@ -36,11 +36,11 @@ class KafkaAdmin:
     """Describes and creates topics of one cluster; a context manager.
 
     has_headers: whether the rows to write have headers; None if nothing will be written. If it is
-    set, describing topics fails if the broker does not support headers, or another feature that the
-    configuration needs. It fails before any topic is created. brokers: brokers of the cluster
-    that another client found. They are used instead of bootstrap.servers, unless they cannot be
-    reached. identity: the result of `login_identity` for the configuration; if it is set, logging
-    in with another principal fails.
+    not None, describing topics fails for a broker without a feature that the rows or the
+    configuration need, such as headers. It fails before any topic is created. brokers: brokers of
+    the cluster that another client found. They are used instead of bootstrap.servers, unless they
+    cannot be reached. identity: the result of `login_identity` for the configuration; if it is set,
+    logging in with another principal fails.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while a call of another thread is running. In a forked child, every call
@@ -60,7 +60,7 @@ class KafkaAdmin:
             checked("has_headers", has_headers, bool, "True, False or None")
         checked("identity", identity, str, "a str")
         self.brokers = checked_brokers(brokers)
-        """The brokers of the cluster that the last call of `topics` found."""
+        """The brokers that `topics` or `existing_topics` found last; at first the given ones."""
         self._requests = AdminRequests(
             config, has_headers=has_headers, brokers=self.brokers, identity=identity
         )
@@ -112,9 +112,8 @@ class KafkaAdmin:
     def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the topics that exist, as one broker knows them now.
 
-        Topics that do not exist are left out, and topics that this client has no right to describe
-        are left out, too. No topic is created. Raise TimeoutException if no broker answers within
-        max.block.ms.
+        Topics that do not exist, and topics that this client has no right to describe, are left
+        out. No topic is created. Raise TimeoutException if no broker answers within max.block.ms.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -140,7 +139,7 @@ class KafkaAdmin:
     def configs_of_topics(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Return configuration entries of several topics, requested at once.
+        """Return configuration entries of several topics, with one request.
 
         A topic whose configuration cannot be read has an empty dict. Raise
         UnsupportedVersionException if the brokers are older than Kafka 1.1.
@@ -158,8 +157,9 @@ class KafkaAdmin:
         """Raise the brokers' error if they reject topics with these properties.
 
         Call it after `topics`. One CreateTopics request is sent with validate_only and a topic name
-        that does not exist, so it creates nothing. Errors about the name (permissions, policies)
-        and retriable errors are ignored, because they are reported when a topic is created.
+        that does not exist, so it creates nothing. Other errors, for example about the name
+        (permissions, policies) and retriable errors, are ignored, because they are reported when a
+        topic is created.
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)
@@ -196,8 +196,8 @@ class KafkaAdmin:
     ) -> list[DelegationToken]:
         """Return the tokens that this client may see.
 
-        owners: principals such as ``User:alice`` whose tokens to return; None for all owners. An
-        empty list only checks that delegation tokens are enabled in the brokers.
+        owners: return the tokens of these principals, such as ``User:alice``; None for all owners.
+        An empty list only checks that delegation tokens are enabled in the brokers.
         """
         return self._tokens.describe(
             None if owners is None else checked_list("owners", owners, "names")

@@ -40,7 +40,7 @@ class TopicDescription:
 
     @property
     def may_be_written(self) -> bool:
-        """Whether this client may write to the topic; True if the brokers do not return that."""
+        """Whether this client may write to the topic; True if `allowed` is None."""
         return self.allowed is None or "WRITE" in self.allowed
 
 
@@ -87,5 +87,8 @@ class NewTopic:
 
     @property
     def min_version(self) -> int:
-        """The first version of CreateTopics that supports the properties that are set."""
+        """The first version of CreateTopics that can create topics with these properties.
+
+        Versions before `BROKERS_DEFAULTS_SINCE` need the numbers of partitions and replicas.
+        """
         return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE

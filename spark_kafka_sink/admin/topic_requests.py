@@ -34,8 +34,8 @@ from spark_kafka_sink.wire.messages import MetadataResponseTopic
 
 logger = logging.getLogger(__name__)
 
-# The operations of org.apache.kafka.common.acl.AclOperation that apply to topics, by the number of
-# the bit that stands for the operation in a metadata response.
+# The operations (org.apache.kafka.common.acl.AclOperation) that apply to topics. The key is the
+# number of the operation's bit in a metadata response.
 _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
@@ -58,7 +58,7 @@ class TopicRequests:
     def describe(self, names: Sequence[str], new: NewTopic | None) -> dict[str, TopicDescription]:
         """Wait until all the topics exist, and return their descriptions.
 
-        new: the properties for creating missing topics; None not to create topics.
+        new: the properties for creating missing topics; None to create no topics.
         """
         found: dict[str, TopicDescription] = {}
         last_error: ApiException | None = None
@@ -73,7 +73,8 @@ class TopicRequests:
                 if new is not None:
                     last_error = self._create(missing, new) or last_error
             except TimeoutException:
-                # If a broker has answered before, the topic is what was waited for.
+                # If there was an error about a topic before, raise the error about the missing
+                # topic, not this one.
                 if last_error is None:
                     raise
                 break
@@ -85,7 +86,7 @@ class TopicRequests:
     def _describe(
         self, names: Sequence[str], found: dict[str, TopicDescription]
     ) -> ApiException | None:
-        """Add the descriptions of those topics that exist to `found`.
+        """Add to `found` the descriptions of the topics that exist.
 
         Return the last retriable error about a topic, None if there is none. Raise other errors.
         """
@@ -143,7 +144,8 @@ class TopicRequests:
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
         """Send one CreateTopics request to the controller.
 
-        Return the last retriable error in the response, None if it has none. Raise other errors.
+        Return the last retriable error, of the request or in its response; None if there is none.
+        Raise other errors.
         """
         request = CreateTopicsRequest(
             topics=[new.named(name) for name in names], timeout_ms=self._request_timeout_ms

@@ -35,10 +35,10 @@ _ADVICE: Final = {
 
 
 def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
-    """Return the function that returns the advice for a reader about a topic's error code.
+    """Return a function that takes an error code and a topic, and returns the advice for a reader.
 
-    Its arguments are the error code and the topic. It returns None if there is no advice. acls:
-    adds the kafka-acls.sh command that would grant the access that the brokers denied.
+    The function returns None if there is no advice. acls: adds the kafka-acls.sh command that would
+    grant the access that the brokers denied.
     """
 
     def of(code: int, topic: str) -> str | None:

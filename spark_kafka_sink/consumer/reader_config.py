@@ -29,8 +29,8 @@ from spark_kafka_sink.errors import ConfigException
 # A response may exceed this limit by one batch, and is then still well below the size limit for
 # responses on a connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# One Arrow array takes at most a quarter of buffer.memory, or has one record. Arrow's offsets have
-# 31 bits.
+# The offsets of an Arrow array have 31 bits. One array takes at most a quarter of buffer.memory, or
+# has one record.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _CLIENT_OPTIONS: Final = frozenset(
@@ -55,15 +55,15 @@ _CLIENT_OPTIONS: Final = frozenset(
     }
 )
 _SECURITY: Final = ("sasl.", "ssl.", "config.providers")
-# Defaults of the Java consumer that differ from the producer's.
+# Defaults that differ from the producer's. The first one is the Java consumer's default.
 _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a reader; client: the options that readers and producers have in common.
 
-    buffer_memory: a limit for decompressed records, in bytes. One batch is decompressed besides,
-    whatever its size.
+    buffer_memory: a limit for decoded records, in bytes. The decompressed bytes of one batch are
+    not included, whatever their size.
     """
 
     client: ProducerConfig

@@ -2,9 +2,10 @@
 
 It has no sockets and no clock. It returns Fetch requests by node and processes the responses. If a
 partition cannot be read now, because its leader has moved or is unknown, it waits retry.backoff.ms,
-and longer after every further failure. The other partitions continue. A response that moves no
-partition forward is repeated after the same back-off, unless the broker has waited
-fetch.max.wait.ms for records. Errors that are not retriable are raised.
+and longer after every further failure. The other partitions continue. If a response moves no
+partition forward, its partitions are requested again after the same back-off, counted from the time
+of the request. If the response took fetch.max.wait.ms or longer, the back-off is retry.backoff.ms
+again. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def fetched_records(
     a batch is invalid.
     """
     # The part that was decoded last may take half of the budget, if it has one record. The parts to
-    # join and the result of joining, or the topic's name in each row, take a quarter each.
+    # join and the result of joining take a quarter each. When these parts have been released, the
+    # topic's name in each row takes their quarter.
     part_bytes = max(budget_bytes // 4, 1)
     parts = _visible(data, start, end, part_bytes, read_committed=read_committed)
     for joined in _joined(parts, part_bytes):
@@ -182,7 +184,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The limits of one Fetch request, and the limit of memory for decompressed records."""
+    """The limits of one Fetch request, and the memory limit for decoded records."""
 
     max_bytes: int
     partition_max_bytes: int
@@ -420,12 +422,12 @@ class Reading:
         partition.attempts += 1
 
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
-        """Process the earliest and latest offset for a partition whose position is out of range.
+        """Process the earliest and the latest offset of a partition with a position out of range.
 
         If the position is in range after all, because a new leader was behind, the position is
-        requested again. If the range began at the earliest offset, reading continues at the current
-        earliest offset. Raise OffsetOutOfRangeException if the range began at another offset, or if
-        the log ends before the position.
+        requested again. If it is below the earliest offset, and the range began at "earliest",
+        reading continues at the current earliest offset. Otherwise, raise
+        OffsetOutOfRangeException.
         """
         name, number = partition.topic_partition
         position = partition.position
@@ -466,7 +468,7 @@ class Reading:
 
 @contextmanager
 def _with_position(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
-    """Add the partition and the requested offset to exceptions about records in this block."""
+    """Add the partition and the requested offset to each ApiException of the ``with`` block."""
     try:
         yield
     except ApiException as error:

@@ -73,19 +73,20 @@ _ISOLATION_LEVELS: Final = {
 class TopicReader:
     """Reads topics of one cluster; a context manager.
 
-    configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
-    bytes of records that are decoded and not yet yielded, 64 MiB by default. The decompressed bytes
-    of one batch come on top, whatever their size, and a copy of the headers of its largest record
-    if that record has several headers; it may have 1,048,576. In addition, the compressed responses
-    of each leader take up to twice fetch.max.bytes. Raise ConfigException if an option is invalid.
+    configs: options by the Java consumer's names (see `reader_config`). buffer.memory (64 MiB by
+    default) limits the bytes of records that are decoded and not yet yielded. More memory is needed
+    for the decompressed bytes of one batch, whatever their size. If the largest record of that
+    batch has several headers (at most 1,048,576), memory is also needed for a copy of them. In
+    addition, the compressed responses of each leader take up to twice fetch.max.bytes. Raise
+    ConfigException if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while a call of another thread is running. Getting the next batch from the
     iterator of `read` is such a call. In a forked child, every call raises IllegalStateException,
     except `close`, which does nothing there.
 
-    After KeyboardInterrupt in a call, the reader can be used again. The iterator whose batch was
-    requested has ended then; other iterators continue, over new connections.
+    After KeyboardInterrupt in a call, the reader can be used again. If the call was a request for a
+    batch, the iterator has ended. Other iterators continue, over new connections.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -147,23 +148,22 @@ class TopicReader:
 
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
         offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
-        or offsets by partition. If both are offsets, they must have the same partitions. Without
-        any partition, as for ``partitions=[]`` or ``start={}``, there are no batches. "earliest"
-        and "latest" are looked up once, when the first batch is requested. With read_committed,
-        records of aborted transactions are skipped, and the latest offset is the last stable
-        offset.
+        or offsets by partition, with an offset for each partition to read. Without any partition,
+        as for ``partitions=[]`` or ``start={}``, there are no batches. "earliest" and "latest" are
+        looked up once, when the first batch is requested. With read_committed, records of aborted
+        transactions are skipped, and the latest offset is the last stable offset.
 
         Batches have at least one row and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
         (see `reading.SCHEMA`). Offsets ascend within a partition, and the batches of different
-        partitions alternate. Records that retention deletes before they are read are skipped with a
-        warning.
+        partitions alternate. If `start` is "earliest", records that retention deletes before they
+        are read are skipped with a warning.
 
         Raise DataException at once for an invalid topic name, and ConfigException for other invalid
         arguments. When the first batch is requested, raise ConfigException for partitions that do
-        not exist or have no offset. Later, raise IllegalStateException after close,
-        TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException,
-        and the errors of brokers.
+        not exist or have no offset. When any batch is requested, raise IllegalStateException after
+        `close`, TimeoutException if nothing arrives within default.api.timeout.ms,
+        CorruptRecordException for invalid records, and the errors of brokers.
         """
         self._check_open()
         check_topic_name(topic)
@@ -363,7 +363,8 @@ class TopicReader:
     def _set_nodes(self) -> None:
         """Set the brokers of the network client to those in the metadata, unless they are the same.
 
-        An interrupt may have come between a change of the metadata and the call of `set_nodes`.
+        They can also differ because an interrupt came between a change of the metadata and the call
+        of `set_nodes`.
         """
         nodes = self._metadata.nodes
         if nodes != self._known_nodes:

@@ -157,9 +157,10 @@ class Marker(Enum):
 
 
 def marker(key: bytes | None) -> Marker | None:
-    """Return the transaction marker in the key of a control record, None for other types.
+    """Return the transaction marker in the key of a control record.
 
-    Raise CorruptRecordException if the key does not contain a type.
+    Return None for a control record of another type. Raise CorruptRecordException if the key does
+    not contain a type.
     """
     if key is None or len(key) < _CONTROL_KEY.size:
         raise corrupt("a control record has no type")

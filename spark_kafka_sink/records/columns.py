@@ -191,8 +191,8 @@ class Rows:
         )
 
 
-# Half of a surrogate pair, possibly cut off. Java replaces it by one U+FFFD, Python by one per
-# byte.
+# Half of a surrogate pair in UTF-8. Its last byte may be missing. Java replaces it by one U+FFFD,
+# Python by one per byte.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 

@@ -135,8 +135,9 @@ _SAFETY: Final = 1.05
 class CompressionRatioEstimator:
     """Estimates the compression ratio (compressed / uncompressed size) of a topic's next batch.
 
-    As in Java's CompressionRatioEstimator, the estimate rises at once. It falls by half of the
-    difference to each lower ratio, while Java lowers it by at most 0.005 for each batch.
+    If the ratio of a batch is higher than the estimate, the estimate rises at least to that ratio,
+    as in Java's CompressionRatioEstimator. If the ratio is lower, the estimate falls by half of the
+    difference, while Java lowers it by at most 0.005 for each batch.
     """
 
     def __init__(self) -> None:

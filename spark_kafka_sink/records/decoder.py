@@ -27,8 +27,8 @@ VARLONG_BITS: Final = 64
 _SMALLEST_RECORD_BYTES: Final = 6
 # The memory for decoding one record, without its key, value and headers, is at most this.
 _ROW_BYTES: Final = 256
-# The memory for decoding one header, besides its key and value, is at most this. A header can have
-# two bytes, so a limit keeps a small response from taking gigabytes.
+# The memory for decoding one header, besides its key and value, is at most this. A header can be as
+# small as two bytes. Without a limit, a small response could therefore take gigabytes of memory.
 _HEADER_BYTES: Final = 64
 _MOST_HEADERS: Final = 1 << 20
 ALL_IN_ONE_PART: Final = sys.maxsize
@@ -90,7 +90,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 class DecodedRecords:
     """Decoded records as columns of equal length.
 
-    offsets, timestamps_ms: int64; the timestamp of a record without one is -1. keys, values: Arrow
+    offsets, timestamps_ms: int64; the timestamp is -1 if the record has none. keys, values: Arrow
     binary. headers: an array of type `HEADERS_TYPE`, with an empty list for a record without
     headers.
     """
@@ -113,12 +113,13 @@ class DecodedRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Records as columns of equal length, whose headers are not decoded yet.
+    """Records as columns of equal length. The headers are not decoded yet.
 
     The other fields are the same as in `DecodedRecords`. header_starts: the position at which the
     headers of each record begin, int64. ends: the position at which the headers of each record end,
     which is the end of the record, int64. Positions are counted from the start of the records
-    section. copied_bytes: a key, a value or an only header that is larger is not copied.
+    section. copied_bytes: a key or a value of more bytes is not copied. If there is only one
+    header, the same is true for its key and its value.
     """
 
     offsets: Int64s
@@ -135,10 +136,12 @@ def decode_parts(
 ) -> Iterator[DecodedRecords]:
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
-    part_bytes: about the memory that one part may take, 1 or more; a part has at least one record.
-    In a record of more than twice that size, a key, a value or an only header of more than that
-    size is not copied: it keeps `section` alive. Several headers are copied. Raise
-    CorruptRecordException at the first invalid part, and before the last one if `count` is wrong.
+    part_bytes: about the memory that one part may take, 1 or more. A part has at least one record,
+    unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key or a value
+    that is larger than `part_bytes` is not copied: it keeps `section` alive. If that record has
+    only one header, the same is true for the header's key and value; several headers are copied.
+    Raise CorruptRecordException at the first invalid part. If `count` is wrong, raise it before the
+    last part.
     """
     position = decoded = 0
     while True:
@@ -224,8 +227,9 @@ def _fields(
 def _record_positions(section: memoryview, position: int, part_bytes: int) -> tuple[Int64s, Int64s]:
     """Return the positions of each record's attributes and of each record's end, int64.
 
-    position: where the first record begins. part_bytes: the memory that the records may take, half
-    of it for their keys, values and headers. A larger record is taken alone.
+    position: where the first record begins. part_bytes: the memory that the records may take. Half
+    of it is for their keys, values and headers. A record that is larger than this half is returned
+    alone.
     """
     # An array takes 8 bytes per position, a list takes 40.
     starts, ends = array("q"), array("q")

@@ -5,8 +5,8 @@ gigabytes. Each codec is therefore read as a stream that stops at the limit. A s
 its uncompressed size, so a block that is too large is rejected before memory is allocated. For any
 input, `decompress` either returns data or raises CorruptRecordException.
 
-The libraries are imported at the first decompression, because the processes in which Spark plans
-and commits a job read the commit log, whose records are small, without these libraries.
+The libraries are imported at the first decompression, because some processes do not need them. The
+processes in which Spark plans and commits a job read the commit log, which has small records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
     """Return the exceptions that the codec's library raises for invalid data.
 
-    pyarrow's classes are returned only if pyarrow is already imported.
+    pyarrow's classes are returned only for the codecs that pyarrow decompresses. Otherwise, pyarrow
+    is not imported.
     """
     errors = (OSError, zlib.error, RuntimeError, ValueError)
     if codec_id not in _OF_ARROW:
@@ -87,8 +88,8 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
                 raise corrupt("a gzip member is incomplete")
             rest: Buffer = piece
             part = b""
-            # With all input taken, zlib may still have output for another part. At the end of a
-            # member, the rest is the next member.
+            # When zlib has taken all input, it may still have output for another part. At the end
+            # of a member, the rest of the input is the next member.
             while not stream.eof and (rest or len(part) == _STREAM_BYTES):
                 part = stream.decompress(rest, _STREAM_BYTES)
                 unpacked += part
@@ -146,8 +147,8 @@ def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     unpacked = bytearray()
     stream = lz4.frame.LZ4FrameDecompressor()
     position = 0
-    # The library allocates the memory for the longest result of each call, and copies input that a
-    # call leaves.
+    # Each call allocates memory for the longest result that it may return, and copies the input
+    # that it does not use.
     while not stream.eof:
         piece: Buffer = b""
         if stream.needs_input:

@@ -56,7 +56,7 @@ class DefaultBatch:
 
         The iterator decodes one record at a time, because objects take far more memory than small
         records. Raise CorruptRecordException if the batch cannot be decompressed. The iterator
-        raises it at the first invalid record, and at the end if the header has another count.
+        raises it at the first invalid record, and at the end if the header's record count is wrong.
         """
         return self._records(_MAX_UNPACKED_BYTES)
 

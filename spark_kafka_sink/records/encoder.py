@@ -34,7 +34,8 @@ from spark_kafka_sink.records.varint import (
     zigzag,
 )
 
-# The bytes of an element that fit into the view itself. Arrow then reads no buffer.
+# An element of at most this many bytes is stored in the binary view itself. Arrow then reads no
+# buffer.
 _INLINE_BYTES: Final = 12
 _INLINE: Final = np.dtype((np.void, _INLINE_BYTES))
 # A view's position in its buffer has 31 bits. Longer data is split into overlapping buffers.
@@ -50,10 +51,11 @@ class EncodedRecords:
 
 
 class EncodedRows(NamedTuple):
-    """The encoded rows of a slice, and the cuts that assign the rows to batches (see `layout`).
+    """Encoded rows, and the cuts that assign the rows to batches (see `layout`).
 
     The cuts are in order, without gaps. records: the number of records. size_bytes: the sum of the
-    record sizes. largest_bytes: the largest record size. Both were measured before encoding.
+    record sizes. largest_bytes: the largest record size. Both sizes are the upper bounds that were
+    computed before encoding.
     """
 
     cuts: list[Cut]
@@ -120,7 +122,8 @@ def _head(
 ) -> VarintFields:
     """Return the varints of each record from its length to its offset delta.
 
-    Before them is the zero byte that is the header count of the previous record.
+    If the columns have no headers, a zero byte is added before them: the header count of the
+    previous record.
     """
     fields = VarintFields(len(order))
     if columns.headers is None:
@@ -246,9 +249,10 @@ class Pieces:
     def put_in_order(
         self, where: slice | Int64s, column: BinaryColumn, order: Int64s, lengths: Int64s
     ) -> None:
-        """Set the elements at `where` to the rows of a column whose numbers are `order`.
+        """Set the elements at `where` to rows of a column.
 
-        lengths: the lengths of the rows, in the same order; negative for a null row.
+        order: the row numbers, int64. lengths: the lengths of these rows, in the same order;
+        negative for a null row.
         """
         if column.valid is not None:
             lengths = np.maximum(lengths, 0)
@@ -259,7 +263,8 @@ class Pieces:
     ) -> None:
         """Set the elements at `where` to parts of a column's data.
 
-        starts, lengths: of each part. The parts are within the rows of the column.
+        starts, lengths: where each part begins in ``column.data``, and its length, int64. The parts
+        are within the rows of the column.
         """
         if not len(lengths):
             return
@@ -275,7 +280,10 @@ class Pieces:
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
     def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
-        """Add the column's bytes to the buffers. Return each row's position and buffer index."""
+        """Add the column's bytes to the buffers. Return each part's position and buffer index.
+
+        Both are in one int64, the second one of a view in `_halves`.
+        """
         first, last = int(column.offsets[0]), int(column.offsets[-1])
         numbers: int | Int64s = len(self._buffers)
         for start in range(first, last, 1 << _BUFFER_BITS):
@@ -303,7 +311,7 @@ class Pieces:
 
 
 def _numbers(where: slice | Int64s, chosen: Int64s) -> Int64s:
-    """Return the numbers of some of the elements at `where`; chosen: their indexes in `where`."""
+    """Return the element numbers ``where[chosen]``; `where` may also be a slice."""
     if isinstance(where, slice):
         return chosen * (where.step or 1) + (where.start or 0)
     return where[chosen]
@@ -315,7 +323,8 @@ def _first_bytes(data: UInt8s, starts: Int64s) -> npt.NDArray[np.int32]:
     The bytes after the end of a row, or after the end of the data, are arbitrary.
     """
     if int(starts.max()) + _INLINE_BYTES > len(data):
-        # A slice at the end of its column needs padding; the bytes before it are not copied.
+        # Twelve bytes from the last start would go beyond the end of the data, so zeros are added.
+        # The bytes before the first start are not copied.
         first = int(starts.min())
         data = np.concatenate([data[first:], np.zeros(_INLINE_BYTES, np.uint8)])
         starts = starts - first

@@ -83,9 +83,9 @@ def lay_out(
 ) -> Layout:
     """Cut each run into batches.
 
-    size_bounds, timestamps_ms: upper bound of the size and timestamp of each row *in partition
-    order*, int64. opens: the open batch of each run's partition. A row that is larger than a full
-    batch gets a batch of its own.
+    size_bounds: an upper bound of each row's size in bytes. timestamps_ms: each row's timestamp.
+    Both are int64, *in partition order*. opens: the open batch of each run's partition. A row that
+    is larger than a full batch gets a batch of its own.
     """
     ends = np.cumsum(size_bounds)
     edges: list[tuple[int, int, int, bool]] = []

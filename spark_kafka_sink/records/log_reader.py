@@ -2,8 +2,9 @@
 
 This module finds the start and the end of each batch, verifies the checksum, and reads the offsets
 and the producer id. The decoder of each format reads the records. A Fetch response ends at its size
-limit, so the last batch may be incomplete. An incomplete batch is ignored. A batch is decompressed
-only when its records are requested, so a reader can skip a batch at the cost of its checksum.
+limit, so the last batch may be incomplete. An incomplete batch is ignored. A v2 batch is
+decompressed only when its records are requested. If a reader skips the batch, only its checksum is
+computed. A wrapper message of the older formats is decompressed before `read_log` yields it.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ class LogBatch:
     _parts: Callable[[int, int], Iterator[DecodedRecords]]
 
     def records(self, limit_bytes: int = MAX_UNPACKED_BYTES) -> DecodedRecords:
-        """Return the records, of which there may be none.
+        """Return the records; there may be none.
 
-        limit_bytes: the maximum size of the records after decompression. Raise
+        limit_bytes: the maximum size of the records of a v2 batch after decompression. Raise
         CorruptRecordException if the records are invalid or larger.
         """
         (records,) = self._parts(limit_bytes, ALL_IN_ONE_PART)
         return records
 
     def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
-        """Yield the records in parts, at least one part, which may have no records.
+        """Yield the records in one or more parts.
 
-        The batch is decompressed once, at the first part. part_bytes: the memory that one part may
-        take besides; a part has at least one record. Raise CorruptRecordException if the records of
-        a part are invalid.
+        A v2 batch is decompressed once, at the first part. part_bytes: the memory that one part may
+        take in addition to the decompressed batch. A part has at least one record, unless the batch
+        has none. Raise CorruptRecordException if the records of a part are invalid.
         """
         return self._parts(MAX_UNPACKED_BYTES, part_bytes)
 
@@ -159,7 +160,7 @@ def last_offset(log: Buffer) -> int | None:
 
 
 def _magic(entry: memoryview) -> int:
-    """Return the magic, which is the version of the record format, of a batch or a message."""
+    """Return the magic (the version of the record format) of a batch or a message."""
     magic = entry[MAGIC_AT]
     if magic > 2:
         raise corrupt(f"a batch has format {magic}: expected 0, 1 or 2")
@@ -195,7 +196,7 @@ def _parts(
     header: BatchHeader, packed: memoryview, limit_bytes: int, part_bytes: int
 ) -> Iterator[DecodedRecords]:
     section: Buffer = packed
-    if header.record_count:  # compaction may leave no compressed frame
+    if header.record_count:  # after compaction, an empty batch may have no compressed frame
         section = decompress(header.codec_id, packed, limit_bytes)
     for part in decode_parts(
         memoryview(section),

@@ -9,8 +9,8 @@ The checksum is zlib's CRC-32, while v2 batches have a CRC-32C. It covers everyt
 to the end of the message. Compressed messages are the value of a wrapper message, whose attributes
 contain the codec. The offsets of the messages inside are relative in v1 and absolute in v0. A
 message set that a client sends begins at offset 0, so these offsets are the same in both formats.
-The offset of the wrapper is the offset of its last message, and in v1 its timestamp is the latest
-timestamp (MemoryRecordsBuilder, LegacyRecord).
+The offset of the wrapper is the offset of its last message. In v1, the timestamp of the wrapper is
+the latest timestamp of its messages (MemoryRecordsBuilder, LegacyRecord).
 
 In v0, the header checksum of an lz4 frame wrongly includes the frame's magic number (KIP-57).
 """
@@ -203,10 +203,10 @@ class Messages:
     def parts(self, part_bytes: int) -> Iterator[DecodedRecords]:
         """Yield the messages in parts.
 
-        part_bytes: the memory that one part may take; a part has at least one message. In a message
-        of more than twice that size, a key or a value of more than that size is not copied: it
-        keeps the bytes of all messages alive. Raise CorruptRecordException if a message in a
-        wrapper is invalid.
+        part_bytes: the memory that one part may take; a part has at least one message. If the key
+        and the value of a message together are larger than ``2 * part_bytes``, a key or a value
+        that is larger than `part_bytes` is not copied. It keeps the bytes of all messages alive.
+        Raise CorruptRecordException if a message in a wrapper is invalid.
         """
         part: list[_Message] = []
         left = part_bytes

@@ -1,9 +1,9 @@
 """RecordLimits: the size limits for a record, including the header of a batch around it.
 
-This module has the limits of one producer, and the check of records against them: as a mask of the
-records that are too large, or as an exception for the first of them. A record must fit into a
-request and into the producer's memory. If it is not compressed, it must also fit max.message.bytes
-of its topic.
+This module has the limits of one producer, and checks records against them. The result of a check
+is a mask of the records that are too large, or an exception for one of them. A record must fit into
+a request and into the producer's memory. If it is not compressed, it must also fit
+max.message.bytes of its topic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RecordLimits:
 
     @property
     def any_record_bytes(self) -> int:
-        """The size in bytes of a record that every limit in `by_option` allows."""
+        """The size in bytes of the largest record that every limit in `by_option` allows."""
         return min(self.by_option.values()) - RECORD_BATCH_OVERHEAD
 
     def with_topics(self, max_message_bytes: Mapping[str, int]) -> Self:
@@ -74,10 +74,11 @@ class RecordLimits:
         return mask
 
     def check(self, rows: Rows, sizes: Int64s) -> None:
-        """Raise RecordTooLargeException for the first record that is too large.
+        """Raise RecordTooLargeException if a record is too large.
 
-        sizes: upper bounds of the record sizes, as `record_sizes` returns them. The exception has a
-        topic only if the record exceeds the limit of its topic.
+        sizes: upper bounds of the record sizes, as `record_sizes` returns them. The limits are
+        checked in the order of `_exceeded`. The exception is about the first record that exceeds
+        the first exceeded limit. It has a topic only if this is the limit of the record's topic.
         """
         for exceeded in self._exceeded(rows, sizes):
             row = int(np.argmax(exceeded.mask))
@@ -142,8 +143,8 @@ class RecordLimits:
 class _Exceeded(NamedTuple):
     """A limit that records exceed.
 
-    mask: which records exceed it. sizes: the sizes of the records that were compared with it,
-    without the header of a batch. option, topic: whose limit it is.
+    mask: which records exceed it. sizes: the record sizes that were compared with it, without the
+    header of a batch. option, topic: the option or the topic with the limit; the other is None.
     """
 
     mask: Bools

@@ -92,7 +92,7 @@ class ExpireDelegationTokenResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenOwner:
-    """An owner whose tokens to describe."""
+    """An owner of the tokens to describe."""
 
     principal_type: str
     principal_name: str

@@ -58,7 +58,7 @@ class DescribeTransactionsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TopicRequest:
-    """The partitions of one topic whose producers to describe."""
+    """The partitions of one topic for which to describe the producers."""
 
     name: str
     partition_indexes: list[Int32]

@@ -198,8 +198,8 @@ def _compiled_once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Comp
     return get
 
 
-# The size in bytes of a null or empty value, which has only a length field. The key is the type,
-# and whether the encoding is compact.
+# The smallest size in bytes of a value. A null or empty value has only a length field; a UUID has
+# no length field. The key is the type, and whether the encoding is compact.
 _MIN_BYTES = {
     ("string", False): 2, ("bytes", False): 4, ("array", False): 4, ("uuid", False): 16,
     ("string", True): 1, ("bytes", True): 1, ("array", True): 1, ("uuid", True): 16,

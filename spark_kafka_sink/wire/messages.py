@@ -235,7 +235,7 @@ class TopicProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceRequest:
-    """Record batches for partitions that one broker leads; message sets before version 3."""
+    """Record batches (message sets before version 3) for partitions that one broker leads."""
 
     transactional_id: Annotated[str | None, Since(3), Nullable(3)] = None
     acks: Int16
@@ -307,7 +307,7 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    After version 0, tokens are sent without a request header; after version 1, in SaslAuthenticate.
+    With version 0, tokens follow without a request header; with version 1, in SaslAuthenticate.
     """
 
     mechanism: str

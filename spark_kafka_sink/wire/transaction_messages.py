@@ -107,8 +107,8 @@ class AddPartitionsToTxnResponse:
 class AddOffsetsToTxnRequest:
     """Adds a group's offsets to the transaction.
 
-    It has to come before a TxnOffsetCommit of version 4 or lower. Version 5 of TxnOffsetCommit adds
-    them itself (KIP-890).
+    It has to come before a TxnOffsetCommit of version 4 or lower. TxnOffsetCommit from version 5 on
+    adds the offsets itself (KIP-890).
     """
 
     transactional_id: str

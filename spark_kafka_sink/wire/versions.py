@@ -47,7 +47,7 @@ class NodeApiVersions:
         return METADATA.key not in self._ranges and _BROKER_REGISTRATION in self._ranges
 
     def latest_version(self, api: Api) -> int:
-        """Return the highest version of `api` that the broker supports, -1 without any."""
+        """Return the highest version of `api` that the broker supports, -1 if it supports none."""
         return self._ranges.get(api.key, (0, -1))[1]
 
     def latest_usable_version(
