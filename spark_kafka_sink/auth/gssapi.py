@@ -61,7 +61,7 @@ def kerberos_options(
     keytab: str | None,
     service: str | None,
 ) -> KerberosOptions:
-    """Return the Kerberos options. Raise ConfigException if a principal or a service is missing.
+    """Return the Kerberos options. Raise ConfigException if they are incomplete or contradictory.
 
     jaas: the options of Krb5LoginModule, None without a JAAS entry. principal, keytab, service: the
     values of sasl.kerberos.principal, .keytab and .service.name.

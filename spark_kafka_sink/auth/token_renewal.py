@@ -120,7 +120,7 @@ class TokenRenewal:
             self.fetch_at = min(self.fetch_at, now)
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Record that a broker has rejected a token. If the token is old enough, fetch another now.
+        """Record that a broker has rejected a token. If it is old enough, make a fetch due now.
 
         The token is still used until it is replaced, because other brokers may accept it. If it was
         fetched a short time ago, no other one is fetched, because that one would be rejected, too.
