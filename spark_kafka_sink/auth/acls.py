@@ -1,7 +1,7 @@
 """Acls: the kafka-acls.sh command that grants a client the access that the brokers denied.
 
-The command needs the client's principal. If the configuration does not contain it, the message
-describes where to find it.
+The command needs the client's principal. If the configuration does not contain it, a note after the
+command describes it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Acls:
 
     principal: the name of the client's principal, empty if the configuration does not contain it.
     described: a description of that principal. servers: the bootstrap servers, None if the brokers
-    do not use Kafka's ACLs. is_secured: whether their listener needs TLS or a login. logged_in:
-    returns the principal's name that a login has shown, empty before a login.
+    do not use Kafka's ACLs. is_secured: whether these servers need TLS or a login. logged_in:
+    returns the name of the principal that has logged in, empty before a login.
     """
 
     principal: str = ""
@@ -89,7 +89,7 @@ class Acls:
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return advice for a writer about an error code of a topic, None without advice."""
+        """Return advice for a writer about an error code of a topic, None if there is none."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
 
 
@@ -118,7 +118,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
         return "", "the owner of the delegation token"
     user = config.sasl_username or jaas.options.get("username", "")
     described = "the user who logs in"
-    # A reference may be resolved to "true".
+    # The value of tokenauth may be a reference, and the reference's value may be "true".
     if jaas.resolved(lambda v: "true" if "${" in v else v).has_token(config.sasl_mechanism):
         user, described = "", f"{described}, or the owner of the delegation token"
     return _known(user), described

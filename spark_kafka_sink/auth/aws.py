@@ -46,8 +46,8 @@ class AwsCredentials:
 class AwsOptions:
     """Which AWS credentials to use, from the JAAS options of IAMLoginModule.
 
-    As in Java, the role is assumed only if the profile has no credentials. Without a profile and a
-    role, AWS's default credential provider chain is used.
+    As in Java, the role is assumed only if the profile has no credentials. If neither a profile
+    nor a role is set, AWS's default credential provider chain is used.
 
     role_keys: the credentials that assume the role, None for those of the default chain.
     """
@@ -109,7 +109,7 @@ def _role_keys(jaas: Mapping[str, str]) -> AwsCredentials | None:
         return AwsCredentials(access_key, secret_key, session_token)
     if (access_key, secret_key, session_token) == (None, None, None):
         return None
-    # Java ignores a part of the keys, and would assume the role as another user.
+    # If only some of the keys are set, Java ignores them and would assume the role as another user.
     raise ConfigException(
         f"{Option('sasl.jaas.config')} has only some of the keys that assume awsRoleArn: set "
         "both awsRoleAccessKeyId and awsRoleSecretAccessKey, or remove awsRoleAccessKeyId, "
@@ -138,7 +138,7 @@ def endpoint(region: str) -> str:
 def msk_token(
     credentials: AwsCredentials, region: str, now: float, user_agent: str
 ) -> OAuthBearerToken:
-    """Return a token that is valid from `now` on, in seconds since 1970.
+    """Return a token that is valid from `now` on. now: in seconds since 1970.
 
     If the credentials expire before the signature, the token has their expiry time, because brokers
     end the session at that time.

@@ -34,7 +34,7 @@ _USED_UP: Final = 0.75
 # For this long after its creation, some brokers may not know a new token yet.
 FRESH_MS: Final = 10_000
 CLOCK_SKEW_MS: Final = 300_000
-"""How much the clocks of two machines may differ, which is Kerberos' limit."""
+"""How much the clocks of two machines may differ. Kerberos has the same limit."""
 _EXPIRY: Final = "delegation.token.expiry.time.ms"
 _MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
 
@@ -91,14 +91,15 @@ class TokenLife:
 
 
 def late_in(begin_ms: int, end_ms: int) -> float:
-    """Return when a token is renewed or replaced whose lifetime has this begin and end."""
+    """Return when to renew or replace a token, from the begin and the end of its lifetime."""
     return begin_ms + _USED_UP * (end_ms - begin_ms)
 
 
 def is_fresh(token: DelegationToken, now_ms: float, skew_ms: float = 0) -> bool:
     """Return whether a token is so new that a broker may not know it yet.
 
-    skew_ms: how far this machine's clock may be ahead of that of the token's issue time.
+    skew_ms: how far this machine's clock may be ahead of the clock that the token's issue time is
+    from.
     """
     return now_ms < token.issue_timestamp_ms + FRESH_MS + skew_ms
 

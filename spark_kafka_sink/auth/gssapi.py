@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from spark_kafka_sink.auth.mechanisms import GSSAPI
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 
-# The security layer "none", as a bit of the first byte that the broker offers and the client sends
-# back: data is neither signed nor encrypted.
+# The bit of the security layer "none": data is neither signed nor encrypted. It is in the first
+# byte of the broker's offer and of the client's response.
 _NO_LAYER: Final = 1
 _LAYERS: Final = {2: "auth-int", 4: "auth-conf"}
 # One byte for the security layer, and three for the maximum message size, which has no meaning
@@ -28,9 +28,10 @@ class KerberosOptions:
 
     service: the first part of the brokers' principals. principal: the client's principal, None for
     the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
-    exist already. keytab_name: the keytab in error messages. cache: the ticket cache with these
-    tickets, None for the process's default cache. shown: for a principal or a service that contains
-    references (``${…}``), the resolved value and the text that error messages show instead.
+    exist already. keytab_name: the keytab in error messages. cache: the ticket cache with the
+    existing tickets, None for the process's default cache. shown: pairs of the resolved value of a
+    principal or a service that contains references (``${…}``), and the text that error messages
+    show instead.
     """
 
     service: str
@@ -60,7 +61,7 @@ def kerberos_options(
     keytab: str | None,
     service: str | None,
 ) -> KerberosOptions:
-    """Return the Kerberos options. Raise ConfigException if a principal or a service is missing.
+    """Return the Kerberos options. Raise ConfigException if they are incomplete or contradictory.
 
     jaas: the options of Krb5LoginModule, None without a JAAS entry. principal, keytab, service: the
     values of sasl.kerberos.principal, .keytab and .service.name.
@@ -128,7 +129,7 @@ def cache_path(cache: str) -> str:
     # MIT Kerberos treats a single letter as a Windows drive.
     if not colon or len(kind) == 1:
         return cache
-    # Two colons name one cache inside the folder.
+    # DIR::path is the path of one cache inside a folder of caches.
     return rest.lstrip(":") if kind in ("FILE", "DIR") else ""
 
 
@@ -143,7 +144,7 @@ class KerberosContext(Protocol):
         """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the broker's token, and return the next token to send, None without one."""
+        """Process the broker's token. Return the next token to send, None if there is none."""
 
     def unwrap(self, message: bytes) -> bytes:
         """Return the content of a message that the broker has wrapped (GSS_Unwrap)."""

@@ -182,7 +182,7 @@ def _error(tokens: _Tokens, why: str) -> ConfigException:
 _SPACE, _DIGIT, _ALPHA, _QUOTE = 1, 2, 4, 8
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _LINE_ENDS: Final = ("\n", "\r")
-# The value in Java of a backslash at the end of the text: the number -1 as a character.
+# In Java, a backslash at the end of the text becomes this character: the number -1 as a character.
 _NO_CHARACTER: Final = "\uffff"
 
 

@@ -30,7 +30,7 @@ def properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments.
+    """Yield the lines that are neither empty nor comments.
 
     A line that ends in an odd number of backslashes is joined with the next line.
     """

@@ -93,13 +93,13 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
 
 
 def subject(token: str, claim: str = "sub") -> str:
-    """Return the claim of a JWT that contains its user; empty if it is missing."""
+    """Return the user that a claim of a JWT names, empty if it is missing or not printable."""
     found = (jwt_claims(token) or {}).get(claim)
     return found if isinstance(found, str) and printable(found) == found else ""
 
 
 def token_facts(token: str) -> str:
-    """Return the subject, audience and expiry time of a token for error messages, not the token."""
+    """Return the subject, audience and expiry time of a token for messages, without the token."""
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"
@@ -161,7 +161,8 @@ def session_ended_with(token: OAuthBearerToken, begun_at: float, now: float) -> 
     """Return whether a session that re-authenticates at `now` ends when its token expires.
 
     If not, `connections.max.reauth.ms` of the broker ends the session earlier. Sessions
-    re-authenticate at 85 % of their lifetime, or 2 s before their end.
+    re-authenticate at 85 % of their lifetime, or 2 s before their end. To allow for deviations,
+    `now` is compared with slightly earlier times.
     """
     if token.expires_at is None or token.expires_at <= begun_at:
         return False

@@ -30,7 +30,7 @@ CERTIFICATE: Final = "CERTIFICATE"
 _X509_CERTIFICATE: Final = "X509 CERTIFICATE"
 _PRIVATE_KEY: Final = "PRIVATE KEY"
 _ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
-# Messages show only these labels: a text in a file may contain any label, such as a secret.
+# Messages show only these labels: in a file, a label may be anything, even a secret.
 _SHOWN_LABELS: Final = frozenset(
     {
         CERTIFICATE, _X509_CERTIFICATE, "TRUSTED CERTIFICATE", _PRIVATE_KEY, _ENCRYPTED_KEY,
@@ -44,7 +44,8 @@ _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 # An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
 _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
 _DER: Final = b"\x30"
-# The tag of the version of a certificate, and the greatest length of an element in one byte.
+# The tag of a certificate's version, and the greatest length of an element that DER writes as one
+# byte.
 _DER_VERSION: Final = 0xA0
 _DER_LONGEST_SHORT: Final = 0x7F
 PEM_BEGIN: Final = "-----BEGIN"

@@ -29,7 +29,7 @@ def truststore(content: bytes, password: str | None, origin: str, option: str) -
 def keystore(content: bytes, password: str | None, origin: str, option: str) -> str:
     """Return a store's private key and certificate chain as PEM, the client's certificate first.
 
-    Raise ConfigException if the store has no private key, or no certificate for it.
+    Raise ConfigException if the store has no private key, or no certificate for that key.
     """
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
 

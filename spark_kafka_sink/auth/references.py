@@ -76,7 +76,7 @@ class Reference:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return the reference that a text such as ``${env:NAME}`` is."""
+        """Parse a reference, for example ``${env:NAME}``."""
         provider, _, rest = text[len("${") : -len("}")].partition(":")
         path, colon, key = rest.partition(":")
         return cls(provider, path, key) if colon else cls(provider, "", rest)
@@ -149,7 +149,7 @@ class ProcessLimits:
         return real_path
 
     def check_url(self, url: str, description: str) -> None:
-        """Raise ConfigException if tokens may not be fetched from a URL, or not be signed for it.
+        """Raise ConfigException if tokens may not be fetched from, or signed for, a URL.
 
         description: the URL in error messages.
         """
@@ -204,7 +204,7 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
 
 
 class _FilesOnce:
-    """Files that are each looked for and read only once; implements `Files`."""
+    """Looks for and reads each file only once. Implements `Files`."""
 
     def __init__(self, files: Files) -> None:
         self.shipped = cache(files.shipped)
@@ -235,8 +235,8 @@ class References:
     def at_once(self) -> References:
         """Return references that read each file only once.
 
-        So the values of several references to a file are of one version of the file, as in Java. Do
-        not keep the result, because it does not notice a file that is replaced.
+        So the values of several references to a file come from the same version of the file, as in
+        Java. Do not keep the result, because it does not notice a file that is replaced.
         """
         return References(self._providers, self._limits, self._environ, _FilesOnce(self._files))
 

@@ -89,8 +89,8 @@ class ScramExchange:
     """One SCRAM login.
 
     nonce: a new random text for this login, printable and without commas. is_token: whether user
-    and password are the id and the HMAC of a delegation token. name: the user in error messages,
-    None for `user`.
+    and password are the id and the HMAC of a delegation token. name: what error messages show as
+    the user, None to show `user`.
     """
 
     def __init__(
@@ -134,7 +134,10 @@ class ScramExchange:
         return f"{_HEADER}{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the client's last message; then None, once the broker's signature is verified."""
+        """Return the client's last message.
+
+        In the next call, verify the broker's signature and return None.
+        """
         if self.is_complete:
             raise self._failed("the broker sent another message after its final SCRAM message")
         try:

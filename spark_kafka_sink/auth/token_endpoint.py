@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import SaslAuthenticationException
 _BASIC: Final = "Basic"
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# A retry may succeed: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
+# A retry may succeed after Request Timeout, Precondition Failed, Too Early, Too Many Requests.
 _RETRIABLE: Final = frozenset({408, 412, 425, 429})
 _NOT_RETRIABLE: Final = frozenset({501, 505})
 # The names of the token in responses. The first name that is present is used.
@@ -59,7 +59,10 @@ def assertion_in(form: Mapping[str, str]) -> str:
 
 
 def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secrets in the Authorization header of a request, as it has them and decoded."""
+    """Return the secrets in the Authorization header of a request.
+
+    These are the text after the scheme and, if the scheme is Basic, the password in that text.
+    """
     scheme, _, sent = headers.get("Authorization", "").partition(" ")
     if scheme != _BASIC:
         return (sent,)

@@ -11,9 +11,10 @@ the token. When the refresh window of the token begins, the next token is fetche
 If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
 
 The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
-token is still used until then: the cause may be that broker's clock or keys. In this case the next
-tokens are rejected, too, so the fetches become rarer, until a broker accepts a token. If every
-client is gone by then, the next client does not get a rejected token, and fetches one at once.
+rejected token is still used until it is replaced, because the cause may be that broker's clock or
+keys. If so, the broker rejects the next tokens, too. The fetches therefore become rarer until a
+broker accepts a token. If all clients are gone before that, the next client does not get a rejected
+token: another one is fetched at once.
 
 A failure that a retry will probably not overcome is raised to clients that wait for a token. The
 fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
@@ -29,16 +30,16 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 if TYPE_CHECKING:
     from random import Random
 
-# The assumed lifetime of a token without an expiry time, and of a token that seems to have expired
-# when it arrives: the broker's clock counts, not this machine's clock.
+# The assumed lifetime of a token without an expiry time, and that of a token that seems to have
+# expired when it arrives. By the broker's clock, which counts, it may still be valid.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
 # The shortest pause between two fetches, whatever the options and the endpoint say.
 _LEAST_PAUSE_S: Final = 0.05
 # The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# If brokers reject a token so soon after its fetch, they would also reject the next token. The time
-# doubles with each token that is rejected, up to the longest time.
+# If brokers reject a token within this time after its fetch, they would also reject the next token.
+# The time doubles with each token that is rejected, up to the longest time.
 _FRESH_S: Final = 10.0
 _LONGEST_FRESH_S: Final = 300.0
 
@@ -73,7 +74,8 @@ class TokenRenewal:
         self._token: OAuthBearerToken | None = None
         self._fetched_at = self._ends_at = 0.0
         self._failures = 0
-        # Whether a broker has rejected the token, and how many tokens in a row before it.
+        # Whether a broker has rejected the token, and how many tokens in a row before this token
+        # were rejected.
         self._is_refused = False
         self._refused_before = 0
         self.fetch_at = fetch_at
@@ -113,15 +115,15 @@ class TokenRenewal:
         self.fetch_at = now + max(pause_s, _LEAST_PAUSE_S)
 
     def fetch_now(self, token: OAuthBearerToken, now: float) -> None:
-        """Fetch another token now, if `token` is the current one and the last fetch succeeded."""
+        """Make a fetch due now if `token` is the current one and the last fetch succeeded."""
         if token is self._token and self.failure is None:
             self.fetch_at = min(self.fetch_at, now)
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Record that a broker has rejected a token, and fetch another one if it is time for that.
+        """Record that a broker has rejected a token. If it is old enough, make a fetch due now.
 
-        Until then the token is still used, because other brokers may accept it. No other token is
-        fetched for a token that was fetched a short time ago, because it would be rejected as well.
+        The token is still used until it is replaced, because other brokers may accept it. If it was
+        fetched a short time ago, no other one is fetched, because that one would be rejected, too.
         """
         if token is not self._token:
             return
@@ -133,10 +135,11 @@ class TokenRenewal:
             self.fetch_now(token, now)
 
     def attached(self, *, is_first: bool) -> None:
-        """Prepare for a new client: the user may have fixed the cause of a failure before.
+        """Prepare for a new client: the user may have fixed the cause of an earlier failure.
 
-        is_first: whether there are no other clients. The token of rejected clients is then dropped.
-        A pause after a failure that a retry may overcome goes on.
+        After a failure that a retry would not overcome, the next fetch is due now. After any other
+        failure, the pause goes on. is_first: whether there are no other clients. If so, the token
+        is dropped if brokers rejected it or the token before it.
         """
         if self.failure is not None and self.failure.is_final:
             self.failure, self.fetch_at = None, 0.0

@@ -72,9 +72,9 @@ _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
     """Return a client for the registry. Send no request.
 
-    config: the options of the producer. They have the config.providers that replace references, and
-    the credentials for the brokers, which the client may use as well. Raise ConfigException if an
-    option is invalid.
+    config: the options of the producer. They contain config.providers, by which references are
+    replaced, and the credentials for the brokers, which the client may use as well. Raise
+    ConfigException if an option is invalid.
     """
     # The options of the registry have the same names in Spark as in Confluent's clients.
     with name_options(str):
@@ -195,8 +195,9 @@ class _Connection:
     def _check_encryption(self, *, has_credentials: bool, is_inherited: bool) -> None:
         """Log a warning if credentials are sent unencrypted.
 
-        is_inherited: whether they are those for the brokers. Raise ConfigException if a reference
-        such as ``${env:NAME}`` is sent unencrypted in the credentials, a header or a URL.
+        is_inherited: whether the credentials are those for the brokers. Raise ConfigException if
+        the value of a reference such as ``${env:NAME}`` would be sent unencrypted, in the
+        credentials, a header or a URL.
         """
         values = self._values
         plain = [
@@ -286,7 +287,7 @@ class _Connection:
     def _bearer(self) -> Callable[[], str] | None:
         """Return a function that returns the token. Return None if no bearer.auth option is set.
 
-        The function gets a token once, and may raise TokenException.
+        The function fetches a token only in its first call, and may raise TokenException.
         """
         sources = ("STATIC_TOKEN", "OAUTHBEARER", "SASL_OAUTHBEARER_INHERIT")
         source = self._source(_BEARER, sources)
@@ -368,7 +369,10 @@ def _is_registry_url(text: str) -> bool:
 
 
 def _has_no_port(text: str) -> bool:
-    """Return whether the text behind the host is no port. It may be a password without a host."""
+    """Return whether the text after the host and a colon is not a port.
+
+    It may then be a password: if the host is missing, the user is in its place.
+    """
     host = re.match(r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?:\[[^\]]*\]|[^/:\[\]]*):", text)
     return host is not None and re.match(r"[0-9]*(?:[/?#]|$)", text[host.end() :]) is None
 

@@ -94,9 +94,9 @@ class SchemaRegistryClient:
         self._clock = clock
         self._sleep = sleep
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
-        # A version never changes, so each is asked for once.
+        # A version never changes, so each is requested only once.
         self._versions: dict[tuple[str, int], RegisteredSchema] = {}
-        # What the registry must not say in errors.
+        # Messages do not show these texts, even if a response of the registry has them.
         self._secrets: frozenset[str] = frozenset()
 
     # -- calls ------------------------------------------------------------------------------------
@@ -126,10 +126,10 @@ class SchemaRegistryClient:
     def _after_conflict(
         self, error: RestClientException, subject: str, schema: Schema, *, normalize: bool
     ) -> RegisteredSchema | None:
-        """Return the version that has a schema although its registration failed, None if none has.
+        """After a failed registration, return the version that has the schema, None if none has it.
 
         Apicurio Registry 2 returns 409 if another client registers the first version of the
-        subject at the same time, also if both register the same schema.
+        subject at the same time, even if both register the same schema.
         """
         if error.status != _CONFLICT:
             return None
@@ -167,7 +167,7 @@ class SchemaRegistryClient:
         return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
 
     def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
-        """Return all schemas that a schema needs: those that it references, and so on.
+        """Return all schemas that a schema references, directly or through other schemas.
 
         Each schema comes after the schemas that it references itself. If several references have
         the same name, only the first one counts, as in Confluent's clients for Java. Raise
@@ -259,11 +259,11 @@ class SchemaRegistryClient:
     ) -> tuple[HttpAnswer | None, float | None]:
         """Send a request to one URL after the other. Return (answer, retry_after_s).
 
-        end: when the call ends; no URL is asked after it. reasons: by URL, why it returned no
-        answer; this method updates them. answer: the first response with a status that is not
-        retriable; None if no URL returns one. Retriable is, for example, 503. retry_after_s: the
+        end: when the call ends; no request is sent after it. reasons: by URL, why it returned no
+        answer; this method updates them. answer: the first response whose status is not
+        retriable, None if no URL returns one. A status such as 503 is retriable. retry_after_s: the
         longest delay of the Retry-After headers, None if no response has this header. Raise
-        RestClientException if all URLs were asked and the error of none is retriable.
+        RestClientException if all URLs were asked and no error is retriable.
         """
         delays: list[float] = []
         may_retry = False
@@ -280,7 +280,7 @@ class SchemaRegistryClient:
                     headers["Content-Type"] = _MEDIA_TYPE
                 context = self._context if is_encrypted(each.address) else None
                 at = each.address.rstrip("/") + path
-                # To get a token may have taken time, too.
+                # Fetching a token may have taken time, too.
                 limits = _within(self._limits, max(0.0, end - self._clock()))
                 answer = send(method, at, body, headers, limits, context, _CERTIFICATE_HINT)
             except HttpException as error:
@@ -301,7 +301,7 @@ class SchemaRegistryClient:
 
 
 def _within(limits: HttpLimits, left_s: float) -> HttpLimits:
-    """Return limits that end within a time; both parts of an attempt get a share of it."""
+    """Return limits with a sum of at most `left_s`; both are reduced in the same proportion."""
     share = min(1.0, left_s / (limits.connect_s + limits.read_s))
     return HttpLimits(limits.connect_s * share, limits.read_s * share)
 
@@ -368,7 +368,7 @@ def _error_of(answer: HttpAnswer, secrets: Iterable[str]) -> tuple[int | None, s
 def _object(answer: HttpAnswer, what: str, secrets: Iterable[str]) -> Mapping[str, Any]:
     """Return the JSON object in a response.
 
-    what: what the call does, for error messages. secrets: what those do not show. Raise
+    what: what the call does, for error messages. secrets: what error messages do not show. Raise
     RestClientException if the status is not 2xx, or if the body is not a JSON object.
     """
     if not 200 <= answer.status < 300:
@@ -432,7 +432,7 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
 
 
 def _has_rules(found: Mapping[str, Any]) -> bool:
-    """Return whether a schema has rules. Empty lists are none; anything unknown may be a rule."""
+    """Return whether a schema has rules. Whatever is in a ruleSet counts, except empty lists."""
     rules = found.get("ruleSet")
     return any(rules.values()) if isinstance(rules, dict) else bool(rules)
 

@@ -42,8 +42,8 @@ class RegisteredSchema:
     """A schema that a registry has, with its id.
 
     subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
-    registry has a ruleSet for it, which may say that values must be encrypted. guid: empty for a
-    registry that has none, such as Confluent's before version 8.0.
+    registry has a ruleSet for the schema. Its rules may say that values must be encrypted. guid:
+    empty if the registry does not have GUIDs, such as Confluent's before version 8.0.
     """
 
     schema: Schema

@@ -107,11 +107,11 @@ class RegistrySettings:
     """The options about a schema registry.
 
     connection: pairs of the name and the value of each option of the connection. subjects,
-    strategies: pairs of ``key`` or ``value`` and the option for this column, if it is set.
-    cache_ttl_s: for how many seconds the latest version of a subject is used without asking the
-    registry again, negative for always. schema_id: the id of the schema to write with, None if
-    use.schema.id is not set. ids_in_headers: the columns, key or value, whose rows get the id of
-    their schema in a header.
+    strategies: pairs of a column, ``key`` or ``value``, and the value of its option. A column has
+    no pair if its option is not set. cache_ttl_s: for how many seconds the latest version of a
+    subject is used without asking the registry again, negative for always. schema_id: the id of the
+    schema to write with, None if use.schema.id is not set. ids_in_headers: the columns, ``key`` or
+    ``value``, for which the id of the schema is put into a header of each row.
     """
 
     connection: tuple[tuple[str, Secret], ...]

@@ -1,4 +1,4 @@
-"""Adds headers to rows, behind those that the rows have."""
+"""Adds headers to rows, after the headers that the rows already have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def with_added_headers(
         keys.append(pa.repeat(pa.scalar(each.key, pa.large_string()), len(each.rows)))
         values.append(each.values.cast(pa.large_binary()))
         of_rows.append(each.rows)
-    # The entries are ordered by column. A stable sort orders them by row.
+    # The entries are those of the headers column, then those of each added header. A stable sort
+    # orders them by row.
     numbers = np.concatenate(of_rows)
     order = pa.array(np.argsort(numbers, kind="stable"))
     entries = pa.StructArray.from_arrays(

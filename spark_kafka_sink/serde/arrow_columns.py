@@ -67,7 +67,8 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
 def check_types(columns: SinkColumns, topic: str | None) -> None:
     """Raise DataException if a column is missing, occurs twice or has a type that cannot be sent.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column.
+    topic: the topic of all rows, instead of the topic column; None to use that column. Raise
+    DataException, too, if this name is invalid.
     """
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)

@@ -3,8 +3,8 @@
 A row is a list of pieces. Small fields (the branch of a union, varints, doubles, the length of the
 next string) are put side by side in 64-bit words (see `records.varint`). Long fields are pieces of
 the column's own bytes. One gather operation then interleaves them (see `records.encoder.Pieces`).
-The items of a list or a map are encoded first, those of all rows together. They are contiguous, so
-a list is one piece of them.
+The items of lists and maps are encoded first, for all rows together. The encoded items of one list
+are contiguous, so they are one piece.
 
 A part of a row that is null, or that is inside a null struct or list, has a width of 0 in every
 piece, whatever Arrow has in its place. A mask says which parts are *live*.
@@ -48,7 +48,7 @@ from spark_kafka_sink.serde.avro_plan import (
 from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.row_rules import Fault
 
-# Longer runs of small fields are cut, since rows of different lengths spread over many words.
+# Runs of small fields end at this many bytes: longer, unequal rows would spread over many words.
 _LONGEST_RUN: Final = 24
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
@@ -114,7 +114,7 @@ class _Datums:
     # -- structure --------------------------------------------------------------------------------
 
     def write(self, plan: Plan, array: pa.Array, live: Mask) -> None:
-        """Add a column. live: the rows that have it, of which some may be null in it."""
+        """Add a column. live: the rows that have it; it may be null in some of these."""
         array = plain_layout(array)
         valid = valid_mask(array)
         if isinstance(plan, UnionPlan):
@@ -158,7 +158,7 @@ class _Datums:
         return _and(valid, live)
 
     def _branches(self, plan: UnionPlan, null: int, valid: Mask, live: Mask) -> Mask:
-        """Add the number of the branch of a union, and return the rows with the other branch."""
+        """Add the number of the branch of a union. Return the live rows that are not null."""
         if valid is None:
             self.constant(bytes([2 * plan.other]), live)
             return live
@@ -283,7 +283,7 @@ class _Datums:
         self._varint(values, live)
 
     def time(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add a time as a varint; smaller parts of its unit are cut off."""
+        """Add a time as a varint, rounded down to the unit of the schema."""
         values = _numbers(array).astype(np.int64)
         found, asked = _PER_SECOND[array.type.unit], plan.per_second
         if asked < found:
@@ -326,7 +326,7 @@ class _Datums:
         self._bytes_alone(_bytes_of(plan, array), live)
 
     def fixed(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add bytes of a fixed number."""
+        """Add a fixed number of bytes."""
         column = BinaryColumn.of(array)
         lengths = np.diff(column.offsets)
         self._out_of_range(plan, lengths != plan.size, live)
@@ -353,7 +353,7 @@ class _Datums:
         self._matrix(rows, live)
 
     def _hex_digits(self, plan: Leaf, array: pa.Array, live: Mask) -> UInt8s:
-        """Return the 32 digits of each UUID, uint8 of shape (rows, 32); any digits for others."""
+        """Return the 32 digits of each UUID, uint8 of shape (rows, 32); others get any digits."""
         column = BinaryColumn.of(array)
         starts, lengths = column.offsets[:-1], np.diff(column.offsets)
         texts = _first_bytes(column.data, np.where(lengths == _UUID_TEXT, starts, 0), _UUID_TEXT)
@@ -365,7 +365,7 @@ class _Datums:
         return digits
 
     def _matrix(self, rows: UInt8s, live: Mask) -> None:
-        """Add a row of bytes to each row."""
+        """Add the same number of bytes to each row. rows: uint8 of shape (rows, bytes)."""
         count, size = rows.shape
         offsets = np.arange(0, count * size + 1, size) if size else np.zeros(count + 1, np.int64)
         column = BinaryColumn(np.ascontiguousarray(rows).reshape(-1), offsets, None)
@@ -395,7 +395,7 @@ class _Datums:
         self._piece(BinaryColumn(rows.reshape(-1), np.append(0, ends), None), ends - sizes, sizes)
 
     def fixed_decimal(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the bytes of a number: big-endian, of a fixed number."""
+        """Add a number as a fixed number of bytes, big-endian."""
         low, high = _halves(array)
         self._out_of_range(plan, _sizes(low, high) > plan.size, live)
         rows = _big_endian(low, high)
@@ -446,7 +446,7 @@ def plain_layout(array: pa.Array) -> pa.Array:
     """Return an array in one of the layouts that encoders read; most are already in one."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return plain_layout(array.dictionary).take(array.indices)  # pyarrow decodes none of views
+        return plain_layout(array.dictionary).take(array.indices)  # pyarrow cannot decode views
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)
@@ -463,7 +463,7 @@ _LAYOUTS: Final = (
 
 
 def _items(array: pa.Array) -> tuple[Int64s, pa.Array]:
-    """Return the items of all lists, and the offsets of the lists in them, int64."""
+    """Return (offsets, items): the items of all lists, and the lists' offsets in them, int64."""
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
         counts = pc.list_value_length(array).fill_null(0).to_numpy()
@@ -504,12 +504,12 @@ def _halves(array: pa.Array) -> tuple[UInt64s, Int64s]:
 
 
 def _sizes(low: UInt64s, high: Int64s) -> Int64s:
-    """Return the least number of bytes of each 128-bit number, two's complement."""
+    """Return how many bytes each 128-bit number needs at least, in two's complement."""
     signed = low.view(np.int64)
     sizes = _sizes_of_words(signed)
     is_long = high != signed >> 63
     if is_long.any():
-        # A word of 0 or -1 above the lower one takes no byte of its own, but for the sign.
+        # An upper word of 0 or -1 needs only one byte, for the sign.
         above = np.where((high == 0) | (high == -1), 1, _sizes_of_words(high))
         sizes = np.where(is_long, _WORD_BYTES + above, sizes)
     return sizes

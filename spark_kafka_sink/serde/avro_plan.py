@@ -1,9 +1,10 @@
-"""How each part of a column is written by an Avro schema: decided once, before any row.
+"""How each part of a column is written by an Avro schema. This is decided once, before any row.
 
 `fit` compares the type of a column with the schema of the writer and returns a plan, which tasks
 follow without a schema. Fields are found by their exact name, in any order. A field of the schema
-without a column is written with its default. A column without a field, and a type that does not
-fit, are refused with the path of the column, what was found, and what is expected.
+without a column is written with its default. For a column without a field, and for a type that does
+not fit, `fit` raises DataException. The message has the path of the column, what was found, and
+what is expected.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, n
 
 
 class Form(Enum):
-    """How a part without parts of its own is written."""
+    """How a `Leaf` is written."""
 
     NULL = "nothing"
     BOOLEAN = "a byte"
     # A varint. INT checks that the value has at most 32 bits.
     INT = "a varint of 32 bits"
     LONG = "a varint"
-    # A varint of a time in units, of which `Leaf.per_second` make a second.
+    # A varint: a time in a unit. A second has `Leaf.per_second` of these units.
     TIME = "a varint of a time"
     FLOAT = "four bytes"
     DOUBLE = "eight bytes"
-    # The length and the bytes. Those of a text are made valid UTF-8; UUID checks them.
+    # The length and the bytes. A text is made valid UTF-8, but UUID checks it instead.
     BYTES = "length and bytes"
     STRING = "length and text"
     UUID = "length and text of a UUID"
@@ -64,10 +65,10 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A part without parts of its own.
+    """A part of a column that has no parts itself.
 
-    path: of the column. kind: what the column contains. schema_type: the type of the schema, for
-    messages. size, symbols, per_second: see `Form`.
+    path: the path of the part. kind: what the part contains. schema_type: the type of the schema,
+    for messages. size, symbols, per_second: see `Form`.
     """
 
     path: str
@@ -81,9 +82,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class UnionPlan:
-    """A part of a union of one type and null, or of one type alone.
+    """A part whose schema is a union: of one type and null, or of one type alone.
 
-    null: the number of the branch null, None without one. other: the number of the other branch.
+    null: the number of the branch null, None without that branch. other: the number of the other
+    branch.
     """
 
     null: int | None
@@ -128,8 +130,8 @@ Plan: TypeAlias = Leaf | UnionPlan | RecordPlan | ListPlan
 _MS: Final = 1000
 _US: Final = 1_000_000
 _NS: Final = 1_000_000_000
-# The forms that fit a type of the schema, by what the column contains. The name is that of the
-# logical type, or else of the type.
+# For each type of a schema: the forms that fit it, by what the column contains. If the type has a
+# logical type, the key is the name of the logical type.
 _FORMS: Final[dict[str, dict[Kind, Form]]] = {
     "null": {Kind.NULL: Form.NULL},
     "boolean": {Kind.BOOLEAN: Form.BOOLEAN},
@@ -317,7 +319,7 @@ class _WrongDefault(Exception):
 
 
 def encode_default(default: object, schema: AvroType) -> bytes:
-    """Return the bytes of a default, which is JSON, by the type of its field.
+    """Return the bytes of a default. default: a JSON value. schema: the type of its field.
 
     Raise an exception if the default is not of that type.
     """
@@ -374,7 +376,7 @@ def _default_of_record(default: object, schema: Record) -> bytes:
     return data
 
 
-# What Java's Double.valueOf reads, but for numbers in base 16.
+# What Java's Double.valueOf reads, except hexadecimal numbers.
 _JAVA_NUMBER: Final = re.compile(
     r"([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?"
 )
@@ -383,8 +385,8 @@ _JAVA_NUMBER: Final = re.compile(
 def _default_of_field(field: Field) -> bytes:
     """Return the bytes of the default of a field.
 
-    It may be a text if the type is float or double. Avro for Java reads such defaults, because JSON
-    has no NaN.
+    If the type is float or double, the default may be a text. Avro for Java reads such defaults,
+    because JSON has no NaN.
     """
     default, kind = field.default, field.type
     is_float = isinstance(kind, Primitive) and kind.name in ("float", "double")
@@ -418,7 +420,7 @@ def _default_of_primitive(default: object, name: str) -> bytes:
 
 
 def _code_points(text: str) -> bytes:
-    """Return bytes from the text by which JSON has them: one code point for each byte."""
+    """Return the bytes that a text in JSON stands for: one byte for each code point."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Avro schemas: parsed by the rules of Avro's specification, and derived from the type of a column.
 
-A schema that breaks a rule is refused with the place in it. A logical type that is unknown or
-invalid, such as a decimal with more decimal places than digits, is ignored, as the specification
-demands.
+If a schema breaks a rule, the message of the DataException has the place in the schema. A logical
+type that is unknown or invalid, such as a decimal with more decimal places than digits, is ignored,
+as the specification demands.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOGICAL_TYPES: Final = {
     "local-timestamp-nanos": "long",
 }
 
-# The default of a field without a default: null is a default of its own.
+# The default of a field without a default. None is the default null.
 NO_DEFAULT: Final = object()
 
 
@@ -94,7 +94,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Values of one type by strings."""
+    """A map from strings to values of one type."""
 
     values: AvroType
 
@@ -123,7 +123,7 @@ class Field:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A record. name: the full name. It may have itself as the type of a field."""
+    """A record. name: the full name. The type of a field may be the record itself."""
 
     name: str
     fields: list[Field] = field(default_factory=list)
@@ -154,8 +154,8 @@ class ReferencedSchema(NamedTuple):
 def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
 
-    referenced: schemas that define names which the schema uses, each after those that it uses
-    itself.
+    referenced: schemas that define names which the schema uses. Each comes after the schemas that
+    it uses itself.
     """
     parser = _Parser()
     try:
@@ -363,7 +363,7 @@ def _is_int(found: object) -> TypeGuard[int]:
 
 
 def _most_digits(size: int) -> int:
-    """Return how many digits fit into a number of some bytes, of which one bit is the sign.
+    """Return how many decimal digits always fit into a signed number of `size` bytes.
 
     Avro for Java makes the same calculation, so that both find the same decimals valid.
     """
@@ -412,9 +412,9 @@ def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "")
     """Return the schema of a column as JSON.
 
     path: the path of the column, for error messages. name, namespace: of the Avro record, if the
-    column is a struct. A part that may be null becomes ``["null", T]``, with null as the default of
-    a field; the column itself does not, because a null key or value stays null. Raise DataException
-    for a type that has no schema.
+    column is a struct. A part that may be null becomes ``["null", T]``, and a field also gets the
+    default null. The column itself does not, because a null key or value stays null. Raise
+    DataException for a type that has no schema.
     """
     derived = _Deriver(name).derive(column, path, name)
     if namespace and isinstance(derived, dict) and derived["type"] == "record":
@@ -463,7 +463,7 @@ class _Deriver:
         return found
 
     def _new_name(self, column: ColumnField, parent: str) -> str:
-        """Return the name of the Avro record in a field, which no other Avro record has."""
+        """Return a name for the Avro record in a field. No other Avro record has this name."""
         if not _has_struct(column.type):
             return ""
         name = first = f"{parent}_{column.name}"

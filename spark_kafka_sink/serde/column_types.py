@@ -1,4 +1,4 @@
-"""The type of a column, as far as a schema of Avro depends on it.
+"""The type of a column, as far as its Avro schema or JSON Schema depends on it.
 
 The driver makes it from Spark's types, and tasks make it from Arrow's (`serde.arrow_types`), so
 that both decide by the same rules. Nothing here imports Arrow, because the processes that plan a
@@ -42,7 +42,7 @@ class Kind(Enum):
 class ColumnType:
     """The type of a column, or of a part of it.
 
-    text: the type in the words of its owner, for error messages. precision, scale: of a decimal.
+    text: the type as Spark or Arrow writes it, for error messages. precision, scale: of a decimal.
     fields: the fields of a struct; the element of an array; the key and the value of a map.
     """
 

@@ -1,9 +1,9 @@
 """Writes the rows of an Arrow column as JSON that people and Spark's ``from_json`` can read.
 
 A dead letter has this JSON if a row could not be encoded. Binary values are strings in base64.
-Decimals, dates, times and intervals are strings, and so are NaN and infinite numbers: the strings
-of ``to_json``. An Arrow column does not say which fields an interval has, so each one is written as
-an interval from days to seconds.
+Decimals, dates, times and intervals are strings. NaN and infinite numbers are the strings that
+``to_json`` writes for them. An Arrow column does not say which fields an interval has, so each one
+is written as an interval from days to seconds.
 """
 
 from __future__ import annotations

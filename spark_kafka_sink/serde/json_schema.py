@@ -130,7 +130,7 @@ def _derived(column: ColumnType, path: str) -> dict[str, Any]:
     elif kind is Kind.MAP:
         found["additionalProperties"] = _part(column.fields[1], f"{path}[]")
     elif kind is Kind.STRUCT:
-        # With false, a version that adds a field which is not required is backward compatible.
+        # With false, a later version that adds an optional field is backward compatible.
         found["additionalProperties"] = False
         found["properties"] = {
             each.name: _part(each, f"{path}.{each.name}") for each in column.fields
@@ -236,8 +236,8 @@ def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, Col
 class _Misfit(Exception):
     """The type of a column does not fit a schema.
 
-    is_of_every_row: whether no row at all fits the schema. If not, some rows may fit, such as those
-    in which the column is null.
+    is_of_every_row: whether no row at all fits the schema. If False, some rows may fit, such as
+    those in which the column is null.
     """
 
     def __init__(self, message: str, *, is_of_every_row: bool = True) -> None:
@@ -248,7 +248,7 @@ class _Misfit(Exception):
 
 @contextmanager
 def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
-    """Mark a misfit inside as a misfit that some rows may not have, if `if_any`."""
+    """If `if_any`, mark a misfit that is raised inside: some rows may fit nevertheless."""
     try:
         yield
     except _Misfit as error:
@@ -257,7 +257,7 @@ def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
 
 
 class _Fitter:
-    """Compares a column, and what is in it, with one schema. Keywords are independent."""
+    """Compares a column, and what is in it, with one schema. Each keyword is compared alone."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -298,8 +298,8 @@ class _Fitter:
             return self._object(column, schema, path, steps)
         if column.kind is Kind.MAP:
             return self._map(column, schema, path, steps)
-        # Schemas for single positions are not compared. `items` may be a list of these, or it is
-        # about the positions behind those of `prefixItems`.
+        # Schemas for single positions are not compared. A list in `items` has such schemas. Beside
+        # `prefixItems`, `items` is only about the positions after those of `prefixItems`.
         items = True if isinstance(schema.get("prefixItems"), list) else schema.get("items", True)
         if column.kind is Kind.ARRAY and isinstance(items, Mapping | bool):
             return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
@@ -350,7 +350,7 @@ class _Fitter:
     def _one_of(
         self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules that all branches share which some row may fit.
+        """Return the rules that are common to all branches that some row may fit.
 
         A row may also fit a branch that the type of the column does not fit, because of nulls. For
         example, a branch may demand another type of a nullable field. Then there are no rules.
@@ -480,7 +480,7 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, JsonSchema]:
 
 
 def _further_properties(schema: Mapping[str, Any]) -> JsonSchema:
-    """Return the schema of the properties without a name, true if some may fit a pattern."""
+    """Return the schema of unnamed properties, true if patternProperties may apply to some."""
     more = schema.get("additionalProperties", True)
     has_patterns = bool(schema.get("patternProperties"))
     return more if isinstance(more, Mapping | bool) and not has_patterns else True

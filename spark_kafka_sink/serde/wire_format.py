@@ -14,10 +14,10 @@ _HEADER_MAGIC: Final = b"\x01"
 
 
 def schema_id_prefix(schema_id: int) -> bytes:
-    """Return the prefix of bytes by the schema with an id: a zero byte, and four of the id."""
+    """Return the prefix of a key or value: a zero byte, and the four bytes of its schema's id."""
     return struct.pack(">bi", _MAGIC, schema_id)
 
 
 def schema_id_header(column: str, guid: str) -> tuple[str, bytes]:
-    """Return the key and the value of the header for a column: a byte, and 16 of the GUID."""
+    """Return (key, value) of a column's header. value: a byte, then the 16 bytes of the GUID."""
     return f"__{column}_schema_id", _HEADER_MAGIC + uuid.UUID(guid).bytes
