@@ -432,7 +432,7 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
 
 
 def _has_rules(found: Mapping[str, Any]) -> bool:
-    """Return whether a schema has rules. Whatever is in a ruleSet counts, except empty lists."""
+    """Return whether a schema has rules. All entries of a ruleSet count, except empty lists."""
     rules = found.get("ruleSet")
     return any(rules.values()) if isinstance(rules, dict) else bool(rules)
 
