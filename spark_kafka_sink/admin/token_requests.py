@@ -85,7 +85,7 @@ class TokenRequests:
         def answer(future: RequestFuture) -> _TokenResponse | None:
             response = future.response
             if not isinstance(response, kind):
-                raise ProtocolError(f"a broker answered {type(response).__name__}")
+                raise ProtocolError(f"a broker answered with {type(response).__name__}")
             row = error_code(response.error_code)
             if row.code == codes.NONE:
                 return response
@@ -116,7 +116,7 @@ def _owner(owner: object) -> DescribeDelegationTokenOwner:
     check_text(what, owner)
     kind, colon, name = str(owner).partition(":")
     if not (kind and colon and name):
-        message = f"{what} is no principal: expected its type and name, such as User:alice"
+        message = f"{what} is not a principal: expected a type and a name, such as User:alice"
         raise IllegalArgumentException(message)
     return DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
 

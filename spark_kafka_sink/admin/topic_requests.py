@@ -191,7 +191,7 @@ class TopicRequests:
                 raise api_exception(result.error_code, message, api="CreateTopics")
 
     def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
-        found = f"topic {name} is not among them" if error is None else str(error)
+        found = f"no broker listed topic {name}" if error is None else str(error)
         found += self._requests.trouble()
         limit = self._requests.limit()
         return NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found)

@@ -190,7 +190,7 @@ class GssapiExchange:
             raise SaslAuthenticationException(
                 f"the broker asks for {' or '.join(names) or 'an unknown security layer'}, which "
                 "neither this client nor Kafka's own clients support: use SASL_SSL to encrypt, "
-                "and have the broker offer auth"
+                "and configure the broker to offer auth (no security layer)"
             )
         self.is_complete = True
         # Without an authorization id, the client acts as its own principal.

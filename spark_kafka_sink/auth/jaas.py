@@ -107,10 +107,9 @@ def check_module(entry: JaasEntry, mechanism: str, *, may_show_name: bool = True
     served = LOGIN_MODULES.get(name)
     if served is None:
         is_name = may_show_name and _MODULE_NAME.fullmatch(entry.module)
-        description = f"names {entry.module}" if is_name else "names a module"
+        description = f"the unknown module {entry.module}" if is_name else "an unknown module"
         raise ConfigException(
-            f"sasl.jaas.config {description}, which is unknown: expected one of "
-            f"{', '.join(LOGIN_MODULES)}"
+            f"sasl.jaas.config names {description}: expected one of {', '.join(LOGIN_MODULES)}"
         )
     if mechanism not in served:
         right = [each for each, mechanisms in LOGIN_MODULES.items() if mechanism in mechanisms]
@@ -154,7 +153,7 @@ def _entry(tokens: _Tokens) -> JaasEntry:
         description = f"the option {name}" if name in _NAMES else "an option"
         tokens.advance()
         if tokens.mark != "=":
-            raise _error(tokens, f"what follows {before} is not name=value")
+            raise _error(tokens, f"{before} is not followed by name=value")
         tokens.advance()
         if tokens.word is None:
             raise _error(tokens, f"{description} has no valid value")

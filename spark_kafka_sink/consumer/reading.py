@@ -437,13 +437,14 @@ class Reading:
             return
         if position > latest or not self._from_earliest:
             has = (
-                f"it has the offsets {earliest} to {latest - 1}"
+                f"the partition has the offsets {earliest} to {latest - 1}"
                 if earliest < latest
-                else f"it has no records, and the next one gets offset {latest}"
+                else f"the partition has no records, and the next record will get offset {latest}"
             )
             message = (
-                f"{partition.topic_partition} cannot be read from offset {position}: {has}; the "
-                "records there were deleted (retention, or the topic was created again) or lost"
+                f"{partition.topic_partition} cannot be read from offset {position}: {has}; "
+                "the records at that offset were deleted (retention, or the topic was created "
+                "again) or lost"
             )
             raise api_exception(
                 codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"

@@ -221,7 +221,7 @@ class TopicReader:
                 return
             if self._clock() >= deadline:
                 self._raise_timeout(
-                    f"{arguments.topic} could not be read further: {reading.unfinished()}"
+                    f"topic {arguments.topic} could not be read further: {reading.unfinished()}"
                 )
             # A poll for another `read` or for a lookup may have completed these requests.
             if not any(future.is_done for _, future in in_flight):
@@ -320,7 +320,7 @@ class TopicReader:
         while not lookup.is_done:
             if self._clock() >= deadline:
                 self._raise_timeout(
-                    f"the offsets of {arguments.topic} are not known: {lookup.missing()}"
+                    f"the offsets of topic {arguments.topic} are not known: {lookup.missing()}"
                 )
             for node_id, message in lookup.requests(self._clock()):
                 lookup.sent(node_id, self._client.send(node_id, message))
@@ -379,22 +379,19 @@ class TopicReader:
     def _deadline(self) -> float:
         return self._clock() + self._config.default_api_timeout_ms / 1000
 
-    def _limit(self) -> str:
-        return f"default.api.timeout.ms={self._config.default_api_timeout_ms}"
-
     def _no_broker(self, topic: str) -> ApiException:
         shared, trouble = self._config.client, self._client.last_errors()
         return NO_BROKER.error(
             topic=topic,
             api="Metadata",
-            limit=self._limit(),
+            limit=f"default.api.timeout.ms={self._config.default_api_timeout_ms}",
             servers=Option("bootstrap.servers", shared.bootstrap_servers),
             trouble=f" ({trouble})" if trouble else "",
         )
 
     def _raise_timeout(self, what: str) -> NoReturn:
         trouble = self._client.last_errors()
-        said = f"{what}; nothing came within {self._limit()}"
+        said = f"{what}; default.api.timeout.ms={self._config.default_api_timeout_ms} has passed"
         raise TimeoutException(f"{said}; {trouble}" if trouble else said)
 
 

@@ -145,7 +145,9 @@ def read_header(batch: memoryview) -> BatchHeader:
         where = f"the batch at offset {header.base_offset}"
         raise corrupt(f"the CRC-32C of {where} is {found:#x}, not {header.crc:#x}")
     if header.last_offset_delta < 0:
-        raise corrupt(f"the batch at offset {header.base_offset} has a lower last offset")
+        raise corrupt(
+            f"the last offset of the batch at offset {header.base_offset} is below its base offset"
+        )
     return header
 
 

@@ -179,7 +179,7 @@ def _with_headers(
             section, counts[rows], positions[rows], fields.ends[rows], fields.copied_bytes
         )
         if (at != fields.ends[rows]).any():
-            raise corrupt("a record has more bytes than its fields")
+            raise corrupt("a record is longer than its fields")
         yield DecodedRecords(
             fields.offsets[rows],
             fields.timestamps_ms[rows],

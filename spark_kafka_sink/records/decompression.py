@@ -48,7 +48,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
     except ApiException:
         raise
     except _errors(codec_id) as error:
-        raise corrupt(f"{len(data)} bytes are not {name} ({error})") from error
+        raise corrupt(f"{len(data)} bytes cannot be decompressed as {name}: {error}") from error
 
 
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
@@ -113,7 +113,7 @@ def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
         if position + 4 > len(view):
-            raise corrupt("a snappy stream ends within a block's size")
+            raise corrupt("a snappy stream ends inside the size of a block")
         (size,) = struct.unpack_from(">i", view, position)
         position += 4
         if size < 0 or position + size > len(view):

@@ -285,7 +285,9 @@ def _message(entry: memoryview) -> _Message:
     if found != crc:
         raise corrupt(f"the CRC-32 of the message at offset {offset} is {found:#x}, not {crc:#x}")
     if position != len(entry) or magic not in (0, 1):
-        raise corrupt(f"the message at offset {offset} is not of format 0 or 1")
+        raise corrupt(
+            f"the message at offset {offset} is longer than its fields, or not of format 0 or 1"
+        )
     return _Message(offset, magic, attributes, timestamp_ms, key, value)
 
 
@@ -303,7 +305,8 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> Messages:
     codec_id = wrapper.attributes & _CODEC_MASK
     packed = wrapper.value
     if packed is None or codec_id > LZ4:
-        raise corrupt(f"the wrapper message at offset {wrapper.offset} has no value or codec")
+        what = "no value" if packed is None else f"the codec {codec_id}: expected 1 to {LZ4}"
+        raise corrupt(f"the wrapper message at offset {wrapper.offset} has {what}")
     if wrapper.magic == 0 and codec_id == LZ4:
         packed = memoryview(with_standard_checksum(packed))
     section = memoryview(decompress(codec_id, packed, limit_bytes))
@@ -333,7 +336,8 @@ def _inner_messages(wrapper: _Message, section: memoryview, base: int) -> Iterat
 
 def _no_messages(wrapper: _Message) -> ApiException:
     return corrupt(
-        f"the wrapper message at offset {wrapper.offset} contains no uncompressed messages"
+        f"the wrapper message at offset {wrapper.offset} is empty, or has a message that is "
+        "compressed or of another format"
     )
 
 

@@ -115,16 +115,16 @@ class _Connection:
             raise ConfigException(message)
         if has_at_behind_host(text):
             message = (
-                f"option {URL_OPTION} is {_scheme_of(given)!r}, with an @ behind the host: if the "
-                "user or the password contains / or ? or #, write %2F, %3F or %23 for it; "
-                "elsewhere, write %40 for @"
+                f"option {URL_OPTION} is {_scheme_of(given)!r}, with an @ after the host: in the "
+                "user or the password, write %2F for /, %3F for ? and %23 for #; in the rest of "
+                "the URL, write %40 for @"
             )
             raise ConfigException(message)
         if _without_query(text) != text:
             message = (
                 f"option {URL_OPTION} is {self._shown(given, without_user(text)[0])!r}, with a ? "
-                "or a # behind it: expected https://host:port, because the paths of the registry "
-                "are appended"
+                "or a # after it: expected https://host:port, because the client appends the path "
+                "of each request"
             )
             raise ConfigException(message)
         address, user = without_user(text)
@@ -220,8 +220,8 @@ class _Connection:
             found.append(f"a part of option {URL_OPTION}")
         if found:
             message = (
-                f"a reference (${{…}}) in {found[0]} cannot be used with {plain[0][0].shown}, to "
-                f"which its value would be sent unencrypted: use https in {URL_OPTION}"
+                f"a reference (${{…}}) in {found[0]} cannot be used with {plain[0][0].shown}: "
+                f"the value would be sent there unencrypted; use https in {URL_OPTION}"
             )
             raise ConfigException(message)
         if not has_credentials:
@@ -281,7 +281,9 @@ class _Connection:
     def _header(self, name: str) -> str | None:
         text = self._text(name)
         if text is not None and not (text.isascii() and text.isprintable()):
-            raise ConfigException(f"option {name} is not in ASCII: it is sent as an HTTP header")
+            raise ConfigException(
+                f"option {name} is sent as an HTTP header: expected printable ASCII characters only"
+            )
         return text
 
     def _bearer(self) -> Callable[[], str] | None:

@@ -193,7 +193,8 @@ class SchemaRegistryClient:
             where = str(reference)
             if len(names) > _MOST_REFERENCED:
                 message = (
-                    f"the schema references more than {_MOST_REFERENCED} schemas, with {where}"
+                    f"the schema references more than {_MOST_REFERENCED} schemas: {where} is one "
+                    "too many"
                 )
                 raise DataException(message)
             there = self.version(*place)
@@ -286,7 +287,7 @@ class SchemaRegistryClient:
             except HttpException as error:
                 reason, is_final = str(error), error.is_refused
             except TokenException as error:
-                reason, is_final = f"it got no OAuth token: {error}", error.is_final
+                reason, is_final = f"the client got no OAuth token: {error}", error.is_final
             else:
                 if answer.status not in _RETRIABLE:
                     return answer, None
@@ -339,7 +340,7 @@ _ADVICE: Final = {
         "compatibility level for the subject"
     ),
     42201: "the registry does not accept the schema: correct it",
-    42205: "its mode does not allow this: ask who runs the registry",
+    42205: "the registry's mode does not allow this: ask its administrator",
 }
 
 
@@ -382,7 +383,7 @@ def _object(answer: HttpAnswer, what: str, secrets: Iterable[str]) -> Mapping[st
         )
     found = _parsed(answer.body)
     if found is None:
-        raise _no_answer(what, "is no JSON object")
+        raise _no_answer(what, "is not a JSON object")
     return found
 
 
@@ -398,7 +399,7 @@ def _id(found: Mapping[str, Any], what: str) -> int:
         raise _no_answer(what, "has no id")
     # The prefix of each record has four bytes for the id.
     if not 0 <= schema_id <= _LARGEST_ID:
-        raise _no_answer(what, f"has the id {schema_id}, which does not have 4 bytes")
+        raise _no_answer(what, f"has the id {schema_id}, which is not from 0 to {_LARGEST_ID}")
     return schema_id
 
 

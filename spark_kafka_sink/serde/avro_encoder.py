@@ -153,7 +153,7 @@ class _Datums:
                 Fault.NULL_IN_REQUIRED,
                 ~valid if live is None else live & ~valid,
                 f"column {part.path} is null, and the Avro schema expects {part.schema_type} "
-                "there, without null",
+                "there, not null",
             )
         return _and(valid, live)
 

@@ -283,22 +283,24 @@ def _decimal(column: ColumnType, schema: Primitive | Fixed, path: str) -> Leaf:
 
 
 _EXPECTED: Final = {
-    Kind.BOOLEAN: "it fits boolean",
-    Kind.INT: "it fits int and long",
-    Kind.LONG: "it fits long and int",
-    Kind.FLOAT: "it fits float and double",
-    Kind.DOUBLE: "it fits double",
-    Kind.STRING: "it fits string, enum, uuid and bytes",
-    Kind.BINARY: "it fits bytes and fixed",
-    Kind.DATE: "it fits int with or without logicalType date",
-    Kind.TIMESTAMP: "it fits long, and logicalType timestamp-millis, -micros and -nanos",
-    Kind.TIMESTAMP_NTZ: "it fits long, and logicalType local-timestamp-millis, -micros and -nanos",
-    Kind.TIME: "it fits logicalType time-millis and time-micros",
-    Kind.DURATION: "it fits long",
-    Kind.STRUCT: "it fits a record",
-    Kind.ARRAY: "it fits an array",
-    Kind.MAP: "it fits a map",
-    Kind.NULL: "it fits null, and a union with null; cast it to a type that fits",
+    Kind.BOOLEAN: "the column fits boolean",
+    Kind.INT: "the column fits int and long",
+    Kind.LONG: "the column fits long and int",
+    Kind.FLOAT: "the column fits float and double",
+    Kind.DOUBLE: "the column fits double",
+    Kind.STRING: "the column fits string, enum, uuid and bytes",
+    Kind.BINARY: "the column fits bytes and fixed",
+    Kind.DATE: "the column fits int with or without logicalType date",
+    Kind.TIMESTAMP: "the column fits long, and logicalType timestamp-millis, -micros and -nanos",
+    Kind.TIMESTAMP_NTZ: (
+        "the column fits long, and logicalType local-timestamp-millis, -micros and -nanos"
+    ),
+    Kind.TIME: "the column fits logicalType time-millis and time-micros",
+    Kind.DURATION: "the column fits long",
+    Kind.STRUCT: "the column fits a record",
+    Kind.ARRAY: "the column fits an array",
+    Kind.MAP: "the column fits a map",
+    Kind.NULL: "the column fits null, and a union with null; cast it to a type that fits",
     Kind.OTHER: "no type of Avro fits; cast it to string, or drop it",
 }
 

@@ -491,8 +491,8 @@ def _has_no_schema(column: ColumnType, path: str) -> str:
         )
     if column.kind is Kind.DURATION:
         return (
-            f"column {path} is of type {column.text}, for which Avro has no type of Spark's: cast "
-            "it to bigint or string, or set a schema that has a long there"
+            f"column {path} is of type {column.text}, for which no Avro schema can be "
+            "derived: cast it to bigint or string, or set a schema that has a long there"
         )
     return (
         f"column {path} is of type {column.text}, for which there is no Avro schema: cast it to "

@@ -260,7 +260,7 @@ def _lacks(array: pa.Array, steps: Steps) -> Bools:
 
 def _is_no_json(reason: object) -> DataException:
     message = (
-        "a row is not JSON that to_json has made of the columns which to_kafka was called with "
+        "a row is not the JSON that to_json makes of the columns given to to_kafka "
         f"({reason}): call to_kafka last, right before the write"
     )
     return DataException(message)

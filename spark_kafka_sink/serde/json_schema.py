@@ -324,7 +324,7 @@ class _Fitter:
             elif isinstance(found, Mapping) and key in found:
                 found = found[key]
             else:
-                message = f"the JSON Schema has no {name!r}, to which a $ref refers"
+                message = f"a $ref refers to {name!r}, which is not in the JSON Schema"
                 raise _Misfit(message, is_of_every_row=False)
         return found if isinstance(found, Mapping | bool) else None
 
@@ -427,7 +427,7 @@ class _Fitter:
         if required or more is False:
             what = f"the property {required[0]!r}" if required else "no further properties"
             with _of_some_rows():
-                raise _misfit(column, path, f"an object with {what}, which a struct has")
+                raise _misfit(column, path, f"an object with {what}, as to_json writes a struct")
         properties = list(_properties(schema).values())
         values = {"anyOf": [*properties, more]} if properties else more
         return self._element(column.fields[1], values, f"{path}[]", (*steps, Each.VALUE))

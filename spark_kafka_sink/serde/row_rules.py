@@ -268,8 +268,8 @@ def _times_out_of_range(columns: SinkColumns) -> Bools | None:
 def _time_out_of_range(columns: SinkColumns, row: int) -> str:
     seconds = columns.by_name["timestamp"][row].cast(pa.int64()).as_py()
     return (
-        f"Invalid timestamp: {seconds} s. As milliseconds it is not within 64 bits: expected at "
-        f"most {_MOST_SECONDS} s."
+        f"Invalid timestamp: {seconds} s. In milliseconds it does not fit into 64 bits: expected "
+        f"at most {_MOST_SECONDS} s."
     )
 
 

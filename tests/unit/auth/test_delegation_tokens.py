@@ -244,11 +244,8 @@ def test_a_refusal_names_the_setting_of_the_brokers() -> None:
     for now_ms, sentence in (
         (DAY - 1, "should be valid until 1970-01-02T00:00:00+00:00 at least: "),
         (DAY, "expired at 1970-01-02T00:00:00+00:00 unless the driver renewed it"),
-        (DAY, "without register(spark), no token is renewed while its tasks run: in a classic"),
-        (
-            DAY,
-            "call register(spark); otherwise raise delegation.token.expiry.time.ms of the brokers",
-        ),
+        (DAY, "the driver renews tokens only in a classic session after register(spark): call it"),
+        (DAY, "otherwise raise delegation.token.expiry.time.ms of the brokers, or let tasks"),
         (7 * DAY, "life ended at 1970-01-08T00:00:00+00:00: raise delegation.token.max.lifetime"),
     ):
         assert sentence in refusal_hint(token, now_ms)

@@ -50,11 +50,11 @@ REFUSED: Final = {
     "n=12;": "an option has no valid value",
     **dict.fromkeys(
         [f"password=ab{mark}cd;" for mark in ":@+="],
-        "what follows the option password is not name=value",
+        "the option password is not followed by name=value",
     ),
-    'password="ab\ncd";': "what follows the option password is not name=value",
+    'password="ab\ncd";': "the option password is not followed by name=value",
     "password=;": "the option password has no valid value",
-    "password;": "what follows the option username is not name=value",
+    "password;": "the option username is not followed by name=value",
     "password=ab/cd;": "not terminated by a semi-colon",
     'password="p"': "not terminated by a semi-colon",
     'password="p;': "not terminated by a semi-colon",
@@ -233,8 +233,11 @@ def test_every_mechanism_has_a_module() -> None:
 @pytest.mark.parametrize(
     ("module", "shown"),
     [
-        ("com.sun.security.auth.module.JndiLoginModule", "names com.sun.security.auth.module.Jndi"),
-        ("hush", "names a module, which is unknown"),
+        (
+            "com.sun.security.auth.module.JndiLoginModule",
+            "the unknown module com.sun.security.auth.module.Jndi",
+        ),
+        ("hush", "names an unknown module: expected"),
     ],
 )
 def test_other_modules_are_refused_with_those_that_are_known(module: str, shown: str) -> None:

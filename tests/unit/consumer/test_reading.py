@@ -327,7 +327,8 @@ def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
     (moved,) = world.reading.out_of_range()
     with pytest.raises(
         OffsetOutOfRangeException,
-        match=r"from offset 0: it has no records, and the next one gets offset 100; the records",
+        match=r"from offset 0: the partition has no records, and the next record will get offset "
+        r"100; the records",
     ):
         world.reading.reset(moved, 100, 100, world.now)
 

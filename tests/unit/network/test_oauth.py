@@ -465,7 +465,7 @@ def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a.HiddenModule required;", "names a module, which is unknown"),
+        ("a.HiddenModule required;", "names an unknown module: expected"),
         (f"{MODULE} required extension_hidden1=v;", r"\) has an invalid option extension_…"),
         (f"{MODULE} required ssl.protocol=hidden;", r"\) has an invalid option ssl\.…"),
         (f"{MODULE} required ssl.hidden=a;", r"\) has an invalid option ssl\.…"),

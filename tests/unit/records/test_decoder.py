@@ -41,7 +41,7 @@ def test_what_the_encoder_writes_is_read_again(rows: list[Row]) -> None:
         (bytes.fromhex("0a 00 00 00 01 01") + RECORD, 2, "a record has 5 bytes: expected at"),
         (b"\x80\x80\x80\x80\x10" + RECORD, 2, "longer than its type"),
         (b"\xff", 1, "longer than its type or its record"),
-        (bytes.fromhex("12 00 00 00 01 04 6162 00 00"), 1, "has more bytes than its fields"),
+        (bytes.fromhex("12 00 00 00 01 04 6162 00 00"), 1, "a record is longer than its fields"),
         (bytes.fromhex("0e 00 00 00 01 04 6162") + RECORD, 2, "where a varint is expected"),
         (bytes.fromhex("10 00 00 01 01 04 6162 00"), 1, "below the base offset of its batch"),
         (bytes.fromhex("10 00 00 00 01 08 6162 00"), 1, "key or a value does not fit"),
@@ -52,7 +52,11 @@ def test_what_the_encoder_writes_is_read_again(rows: list[Row]) -> None:
         (bytes.fromhex("14 00 00 00 01 04 6162 02 08 00"), 1, "header's key does not fit"),
         (bytes.fromhex("14 00 00 00 01 04 6162 02 00 08"), 1, "header's value does not fit"),
         (bytes.fromhex("14 00 00 00 01 04 6162 02 00 03"), 1, "header's value does not fit"),
-        (bytes.fromhex("16 00 00 00 01 04 6162 02 00 00 00"), 1, "more bytes than its fields"),
+        (
+            bytes.fromhex("16 00 00 00 01 04 6162 02 00 00 00"),
+            1,
+            "a record is longer than its fields",
+        ),
     ],
 )
 def test_a_rule_that_is_broken_is_named(section: bytes, count: int, message: str) -> None:

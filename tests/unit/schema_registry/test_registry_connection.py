@@ -213,17 +213,17 @@ WRONG = {
     "no URL": ({"url": "localhost:8081"}, "option schema.registry.url is 'localhost:8081': expected https://host:port"),
     "a user in no URL": ({"url": "ftp://u:s3cret@h"}, "option schema.registry.url is 'ftp://…': expected"),
     "a user and no scheme": ({"url": "u:s3cret@h"}, "option schema.registry.url is '…': expected https://host:port"),
-    "a slash in a password": ({"url": "https://u:12/s3cret@h"}, "option schema.registry.url is 'https://…', with an @ behind the host: if the user or the password contains / or ? or #, write %2F"),
-    "a question mark in a password": ({"url": "https://u:12?s3cret@h"}, "'https://…', with an @ behind the host"),
-    "a fragment in a password": ({"url": "https://u:12#s3cret@h"}, "'https://…', with an @ behind the host"),
+    "a slash in a password": ({"url": "https://u:12/s3cret@h"}, "option schema.registry.url is 'https://…', with an @ after the host: in the user or the password, write %2F for /, %3F for ? and %23 for #; in the rest"),
+    "a question mark in a password": ({"url": "https://u:12?s3cret@h"}, "'https://…', with an @ after the host"),
+    "a fragment in a password": ({"url": "https://u:12#s3cret@h"}, "'https://…', with an @ after the host"),
     "a slash and no port": ({"url": "https://u:s3cret/x@h"}, "option schema.registry.url is 'https://…': expected"),
-    "a variable and a slash": ({"url": "https://u:${env:PYKAFKA_12}/s3cret@h"}, "'https://…', with an @ behind the host"),
+    "a variable and a slash": ({"url": "https://u:${env:PYKAFKA_12}/s3cret@h"}, "'https://…', with an @ after the host"),
     "a variable and no URL": ({"url": "https://u:s3cret@${env:PYKAFKA_12}:x"}, "'https://…': expected"),
     "a query in no URL": ({"url": "https://h:x?key=s3cret"}, "option schema.registry.url is 'https://…': expected"),
     "a query and no port": ({"url": "ftp://h?key=s3cret"}, "option schema.registry.url is 'ftp://h': expected"),
-    "a query": ({"url": "https://u:s3cret@h:1/a?key=s3cret"}, "option schema.registry.url is 'https://h:1/a', with a ? or a # behind it: expected https://host:port, because"),
-    "a fragment": ({"url": "https://h#s3cret"}, "option schema.registry.url is 'https://h', with a ? or a # behind it"),
-    "an empty query": ({"url": "https://${env:PYKAFKA_12}?"}, "option schema.registry.url is 'https://${env:PYKAFKA_12}', with a ? or a # behind it"),
+    "a query": ({"url": "https://u:s3cret@h:1/a?key=s3cret"}, "option schema.registry.url is 'https://h:1/a', with a ? or a # after it: expected https://host:port, because"),
+    "a fragment": ({"url": "https://h#s3cret"}, "option schema.registry.url is 'https://h', with a ? or a # after it"),
+    "an empty query": ({"url": "https://${env:PYKAFKA_12}?"}, "option schema.registry.url is 'https://${env:PYKAFKA_12}', with a ? or a # after it"),
     "no host": ({"url": "http://user:s3cret"}, "option schema.registry.url is 'http://…': expected https://host:port"),
     "no host in a path": ({"url": "https://user:12s3cret/x"}, "option schema.registry.url is 'https://…': expected"),
     "no host with colons": ({"url": "https://user:12:s3cret"}, "option schema.registry.url is 'https://…': expected"),
@@ -243,7 +243,7 @@ WRONG = {
     "ignored token": ({"bearer_auth_credentials_source": "OAUTHBEARER", "bearer_auth_token": "s3cret"}, "option bearer.auth.token has no effect"),
     "no endpoint": ({"bearer_auth_credentials_source": "OAUTHBEARER"}, "set bearer.auth.issuer.endpoint.url"),
     "no endpoint's URL": ({"bearer_auth_issuer_endpoint_url": "x", "bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.issuer.endpoint.url is not a URL"),
-    "line end": ({"bearer_auth_token": "s3cret\r\nX: y"}, "option bearer.auth.token is not in ASCII"),
+    "line end": ({"bearer_auth_token": "s3cret\r\nX: y"}, "option bearer.auth.token is sent as an HTTP header: expected printable ASCII"),
     "class": ({"bearer_auth_credentials_source": "CUSTOM"}, "expected STATIC_TOKEN, OAUTHBEARER, SASL_OAUTHBEARER_INHERIT"),
     "no variable": ({"basic_auth_user_info": "${env:PYKAFKA_NOT_SET}"}, "basic.auth.user.info has ${env:PYKAFKA_NOT_SET}: the variable"),
     "truststore": ({"url": "https://h", "schema.registry.ssl.truststore.location": "/not/there"}, "the file /not/there of schema.registry.ssl.truststore.location cannot be read"),
@@ -269,7 +269,7 @@ def test_variables_are_not_sent_unencrypted(
     said = refusal(REMOTE, basic_auth_user_info="${env:SECRET}")
     assert (
         "a reference (${…}) in option basic.auth.user.info cannot be used with "
-        "http://registry.invalid:8081, to which its value would be sent unencrypted" in said
+        "http://registry.invalid:8081: the value would be sent there unencrypted" in said
     )
     _warn.cache_clear()
     with caplog.at_level(logging.WARNING):

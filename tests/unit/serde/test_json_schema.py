@@ -185,12 +185,12 @@ MISFITS: dict[str, tuple[ColumnType, Any, str]] = {
     "one branch": (TEXT, {"properties": {"name": {"oneOf": [{"type": "null"}, {"type": "number"}]}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects number"),
     "branches": (TEXT, {"properties": {"name": {"oneOf": [{"type": "boolean"}, {"type": "number"}]}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects one of 2 schemas, and none of them fits"),
     "format": (ITEMS, {"properties": {"items": {"items": {"properties": {"at": {"type": "string", "format": "date-time"}}}}}}, "column value.items[].at is of type date32[day], which to_json writes as string: the JSON Schema expects a string of format date-time"),
-    "required in a map": (PRICES, {"properties": {"m": {"required": ["a"]}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with the property 'a', which a struct has"),
+    "required in a map": (PRICES, {"properties": {"m": {"required": ["a"]}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with the property 'a', as to_json writes a struct"),
     "closed map": (PRICES, {"properties": {"m": {"additionalProperties": False}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with no further properties"),
     "values of a map by name": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "boolean"}}, "additionalProperties": {"type": "string"}}}}, "column value.m[] is of type int32, which to_json writes as integer: the JSON Schema expects one of 2 schemas"),
     "beside a reference in 2020-12": (TEXT, {"$schema": NEW_DIALECT, "properties": {"name": {"$ref": "other.json", "type": "integer"}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects integer"),
     "values of a map": (PRICES, {"properties": {"m": {"additionalProperties": {"type": "string"}}}}, "column value.m[] is of type int32, which to_json writes as integer: the JSON Schema expects string"),
-    "reference": (TEXT, {"$ref": "#/definitions/x"}, "the JSON Schema has no '#/definitions/x', to which a $ref refers"),
+    "reference": (TEXT, {"$ref": "#/definitions/x"}, "a $ref refers to '#/definitions/x', which is not in the JSON Schema"),
     "itself": (TEXT, {"$ref": "#"}, "column value: the JSON Schema is nested too deeply, or refers to itself"),
 }  # fmt: skip
 

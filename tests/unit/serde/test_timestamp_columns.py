@@ -54,8 +54,8 @@ def test_seconds_that_milliseconds_have_no_room_for_are_refused(beyond: int) -> 
     batch = pa.record_batch({"value": ["v"] * 4, "timestamp": times})
     with pytest.raises(
         DataException,
-        match=rf"^row 2 of the Arrow batch: Invalid timestamp: {beyond} s\. As milliseconds it "
-        rf"is not within 64 bits: expected at most {MOST_SECONDS} s\.",
+        match=rf"^row 2 of the Arrow batch: Invalid timestamp: {beyond} s\. In milliseconds it "
+        rf"does not fit into 64 bits: expected at most {MOST_SECONDS} s\.",
     ) as refused:
         read_rows(batch, "t", 0)
     assert refused.value.row == 2
