@@ -116,7 +116,7 @@ def _owner(owner: object) -> DescribeDelegationTokenOwner:
     check_text(what, owner)
     kind, colon, name = str(owner).partition(":")
     if not (kind and colon and name):
-        message = f"{what} is no principal: expected its type and name, such as User:alice"
+        message = f"{what} is not a principal: expected its type and name, such as User:alice"
         raise IllegalArgumentException(message)
     return DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
 

@@ -68,8 +68,8 @@ def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
     for name, value in extensions.items():
         if name == _RESERVED or not _EXTENSION_NAME.fullmatch(name):
             raise ConfigException(
-                f"{name!r} is not the name of an OAUTHBEARER extension: expected letters, and not "
-                f"{_RESERVED!r}"
+                f"{name!r} is not the name of an OAUTHBEARER extension: expected only letters, and "
+                f"another name than {_RESERVED!r}"
             )
         if not _EXTENSION_VALUE.fullmatch(value):
             raise ConfigException(
