@@ -590,7 +590,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
         have, it = ("has", "it") if len(found) == 1 else ("have", "them")
         message = (
             f"{listed(str(Option(name)) for name in found)} {have} no effect with "
-            f"{Option('security.protocol')}={protocol}, with which {why}; remove {it}, or set "
+            f"{Option('security.protocol')}={protocol} ({why}); remove {it}, or set "
             f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:
@@ -655,8 +655,8 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options have its "
-                "contents as well: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} and options with its contents are both set: "
+                "remove the location or these options"
             )
     if (key is None) != (chain is None):
         found, missing = (

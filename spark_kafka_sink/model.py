@@ -291,8 +291,8 @@ def check_timeout(timeout: object) -> None:
         raise _invalid("timeout", timeout, "seconds as a number, or None")
     if seconds < 0:
         message = (
-            f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to wait for "
-            "nothing, or None to wait as long as deliveries may take"
+            f"The timeout cannot be negative: found {timeout}, expected seconds (0 does not wait), "
+            "or None to wait as long as deliveries may take"
         )
         raise IllegalArgumentException(message)
 

@@ -65,6 +65,11 @@ _NAME: Final = "recover"
 _FINE, _AT_RISK, _NOT_POSSIBLE, _INTERRUPTED = 0, 1, 2, 130
 _SERVERS: Final = "bootstrap.servers"
 _NOT_KNOWN: Final = "the state of these transactions is not known"
+_NOTHING_LOST: Final = "no rows of the last run are lost: there is nothing to accept"
+_NOT_ACCEPTED: Final = (
+    "nothing is accepted, because it is not known whether rows of the last run are lost; run this "
+    "command again when the errors above no longer occur"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         metavar="FILE",
         type=Path,
-        help="a properties file of a Kafka client, with bootstrap.servers and how to log in; "
-        "--bootstrap wins",
+        help="a properties file of a Kafka client, with how to log in and bootstrap.servers, "
+        "which --bootstrap overrides",
     )
     made.add_argument("--app-id", metavar="APPID", help="only jobs with this txnAppId")
     made.add_argument(
@@ -178,8 +183,10 @@ def _asked(given: argparse.Namespace) -> _Asked:
 
 def _check_topic(name: str) -> None:
     if TOPIC_NAME.match(name) is None:
-        message = f"{name!r} is no topic: names have 1 to 249 of the characters a-z A-Z 0-9 . _ -"
-        raise ConfigException(message)
+        raise ConfigException(
+            f"{name!r} is not a valid topic name: expected 1 to 249 of the characters a-z A-Z 0-9 "
+            ". _ -"
+        )
 
 
 def _properties(path: Path) -> dict[str, str]:
@@ -306,11 +313,11 @@ class _Command:
         outcome = self._recovered(found, commits=True)
         if isinstance(outcome, Failure):
             return self._failed(found, outcome)
-        lines = _state(outcome, self._asked.log.topic)
+        _print_lines(_state(outcome, self._asked.log.topic))
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            _print_lines([*lines, "no rows of the last run are lost: there is nothing to accept"])
-            return _AT_RISK if Fate.UNKNOWN in outcome.fates else _FINE
-        _print_lines(lines)
+            is_known = Fate.UNKNOWN not in outcome.fates
+            _print_lines([_NOTHING_LOST if is_known else _NOT_ACCEPTED])
+            return _FINE if is_known else _AT_RISK
         record = found.reading.record
         what = "its last run" if record is None else record.last_written
         return self._plan(
@@ -418,8 +425,8 @@ def _undecided(found: Recovered, log_topic: str) -> list[str]:
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
         f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
-        f"abort the last at {until}. A job is running, or a job has died. If it has died, its next "
-        f"run ends them, or this does: {abort}"
+        f"abort the last at {until}. Either the job is still running, or it has died. If it has "
+        f"died, its next run ends them, or this command does: {abort}"
     ]
 
 
@@ -440,8 +447,8 @@ _FATES: Final = {
     Fate.COMMITTED: "are committed",
     Fate.OPEN: "are still to be committed",
     Fate.LOST: "were aborted by brokers",
-    Fate.IN_DOUBT: "are committed or aborted, which can no longer be found out",
-    Fate.UNKNOWN: "are not known now",
+    Fate.IN_DOUBT: "are committed or aborted, but it can no longer be found out which",
+    Fate.UNKNOWN: "have a result that is not known now",
 }
 
 

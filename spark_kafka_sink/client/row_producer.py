@@ -162,7 +162,8 @@ class RowProducer:
         For example, there are interceptors, or the topic's metadata may be unknown.
         """
         self._caller.check_process()
-        check_callable("on_delivery", on_delivery, "a callable of a RecordMetadata and an error")
+        expected = "a callable that takes a RecordMetadata and an error"
+        check_callable("on_delivery", on_delivery, expected)
         record = self._interceptors.on_send(record)
         try:
             return self._append_record(record, on_delivery)

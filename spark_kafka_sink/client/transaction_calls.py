@@ -54,7 +54,10 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """
     copied: dict[TopicPartition, OffsetAndMetadata] = {}
     if not isinstance(offsets, Mapping):
-        message = f"the offsets are {offsets!r}: expected a mapping from partitions"
+        message = (
+            f"the offsets are {offsets!r}: expected a mapping from TopicPartition to "
+            "OffsetAndMetadata"
+        )
         raise IllegalArgumentException(message)
     for key, value in offsets.items():
         if not isinstance(key, tuple) or len(key) != 2:
@@ -94,8 +97,8 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
         check_text("the group instance id", of_group["group_instance_id"])
     if not of_group["member_id"] and generation > 0:
         message = (
-            f"generation {generation} of group {of_group['group_id']} is given with no member id: "
-            "expected both, as the group's consumer has them, or neither"
+            f"group {of_group['group_id']} has generation {generation} but no member id: pass both "
+            "values of the group's consumer, or neither"
         )
         raise IllegalArgumentException(message)
     return ConsumerGroupMetadata(**{**of_group, "generation_id": generation})

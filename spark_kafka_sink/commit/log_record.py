@@ -464,7 +464,8 @@ class LogReader:
         taken, self._warnings = self._warnings, []
         first, count = self._outside
         if count:
-            others = f", and so are {count - 1} later ones" if count > 1 else ""
+            are = "batch is" if count == 2 else "batches are"
+            others = f"; {count - 1} later {are} ignored for the same reason" if count > 1 else ""
             taken.append(
                 f"the batch at offset {first} is ignored: it is outside a transaction{others}"
             )

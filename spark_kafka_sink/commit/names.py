@@ -172,10 +172,10 @@ def app_id_of_checkpoint(location: str) -> str:
     """Return the application id of a stream without `txnAppId`: a hash of its checkpoint location.
 
     In a path, ``.``, ``..``, double slashes and a slash at the end make no difference. The case of
-    a scheme makes no difference either. ``file:/x`` and ``file:///x`` are the same as ``/x``. Any
-    other spelling has a different id, even if Hadoop would find the same folder: a relative path, a
-    default port, a location without its file system because that is the default one, or a symbolic
-    link.
+    a scheme makes no difference either. ``file:/x`` and ``file:///x`` are the same as ``/x``, and
+    so is ``file://host/x``: the host makes no difference. Any other spelling has a different id,
+    even if Hadoop would find the same folder: a relative path, a default port, a location without
+    its file system because that is the default one, or a symbolic link.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -101,7 +101,7 @@ class Torn:
             for one in written.get(each.transaction.slot, ())
         ) or tuple(each.rows for each in self.lost)
         every, what = len(self.record.transactions), self.record.last_written
-        more = f" (it is not known how {self.unknown} more ended)" if self.unknown else ""
+        more = f" (the result of {self.unknown} more is not known)" if self.unknown else ""
         message = (
             f"{what} of {run.owner} was to be committed, but brokers have aborted {len(self.lost)} "
             f"of its {every} transactions{more}, so that rows are lost: "

@@ -414,9 +414,10 @@ def _newer_format(machine: Planning, reading: LogReading) -> Failure:
 
 
 def _below_floor(version: int, record: CommitRecord) -> Failure:
+    lowest = record.versions.lowest
     sentence = (
-        f"version {version} is below {record.versions.lowest}: for such old versions, the commit "
-        "log does not keep whether they were written"
+        f"the commit log does not store which versions below {lowest} were written, so version "
+        f"{version} is not written: expected version {lowest} or higher"
     )
     return Failure(FailureKind.BELOW_FLOOR, sentence)
 

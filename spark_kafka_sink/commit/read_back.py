@@ -43,8 +43,8 @@ def check(
     reading = at.reply.reading
     if at.reply.end <= offset:
         sentence = (
-            f"the commit log record of {owner} was written, and the broker that was asked as the "
-            "leader of the commit log does not have it yet: another broker may be the leader now"
+            f"the commit log record of {owner} was written, but the broker that was asked does not "
+            "have it yet: it may no longer be the leader of the commit log"
         )
         return Failure(FailureKind.NO_ANSWER, sentence)
     if reading.undecided is None or reading.undecided.run != run:

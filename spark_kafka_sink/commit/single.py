@@ -275,7 +275,7 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
             "the commit log record was sent twice as a test, and the broker's response does not "
-            "show that it took a batch for a duplicate, so mode single could lose rows without an "
+            "mark the second batch as a duplicate, so mode single could lose rows without an "
             "error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))

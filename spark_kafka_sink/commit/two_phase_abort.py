@@ -149,10 +149,10 @@ def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
 def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
     """Go on after a request that has failed and is not sent again."""
     if machine.state is _S.CLEANING:
-        missed = at.failure("a transaction of its tasks cannot be aborted")
+        missed = at.failure("a transaction of the run's tasks cannot be aborted")
         return _cleaned(replace(machine, missed=missed), at)
     if machine.is_proved:
-        missed = at.failure("the open transactions of its tasks cannot be aborted")
+        missed = at.failure("the open transactions of the run's tasks cannot be aborted")
         return _aborted(replace(machine, missed=missed), may_be_open=True)
     failure = at.failure(f"the transactions of {machine.plan.run.owner} could not be aborted")
     return _over(machine, _S.FAILED, failure)
@@ -163,7 +163,7 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
     The transactions that are known are aborted first. Only then is the request sent again.
     """
-    missed = at.failure("the open transactions of its tasks cannot be found")
+    missed = at.failure("the open transactions of the run's tasks cannot be found")
     machine = replace(machine, missed=missed)
     if not machine.is_proved:
         return _prove(machine)

@@ -43,7 +43,7 @@ _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
 # The end of the warnings that the log no longer has the records that were read before.
 _AGAIN: Final = (
-    "it is read again from its start, and versions that it no longer has are written again"
+    "it is read again from its start; a version that it no longer has can be written twice"
 )
 
 

@@ -384,7 +384,7 @@ class Connection:
                 raise
             raise SslAuthenticationException(
                 f"{self._peer} expects TLS: set {Option('security.protocol')} to SSL or SASL_SSL, "
-                "or name the port of a listener without TLS"
+                "or use the port of a listener without TLS"
             ) from None
 
     def _throttled(

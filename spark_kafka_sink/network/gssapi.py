@@ -205,7 +205,7 @@ def _failure(
             f"; compare {Option('sasl.kerberos.principal')} and its realm with those of the KDC"
         )
     elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and keytab:
-        advice = f"; the keytab {keytab} has an old or a wrong key: write it again"
+        advice = f"; the keytab {keytab} has an old or wrong key: create the keytab again"
     elif code in _NO_CACHE:
         advice = (
             f"; does the keytab {keytab} have a key of that principal and realm?"

@@ -95,8 +95,9 @@ def check_url(option: str, url: str) -> None:
         )
     if urlsplit(url).username is not None or " " in url:
         raise ConfigException(
-            f"{option} has a user or a blank in it: the options for credentials are "
-            "sasl.oauthbearer.client.credentials.client.id and .client.secret"
+            f"{option} contains a user name or a space: remove it, and set credentials with "
+            "sasl.oauthbearer.client.credentials.client.id and "
+            "sasl.oauthbearer.client.credentials.client.secret instead"
         )
 
 
@@ -204,7 +205,10 @@ def send(
     try:
         response = cast("HTTPResponse | None", _opener(url, deadline, context).open(request))
         if response is None:
-            raise HttpException("the environment's proxy is neither http nor https")
+            raise HttpException(
+                "the proxy set in the environment has a scheme other than http: expected "
+                "http://HOST:PORT"
+            )
         with closing(response):
             found = response.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES:
@@ -393,11 +397,11 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
     refusal = _PROXY_REFUSAL.match(str(error)) if isinstance(error, OSError) else None
     if refusal is not None:
         return HttpException(
-            "the proxy that the environment names refuses to connect to it, with the status "
-            f"{refusal[1]}"
+            f"the proxy set in the environment refused the connection (HTTP status {refusal[1]})"
         )
     if certificate is not None:
-        why = f"its certificate is refused here ({certificate.rstrip('.')}): {certificate_hint}"
+        said = certificate.rstrip(".")
+        why = f"this client does not accept its certificate ({said}): {certificate_hint}"
     elif isinstance(error, TimeoutError) and deadline.is_connected:
         why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):

@@ -484,7 +484,7 @@ class OAuth:
         if config is None:
             raise ConfigException(
                 f"{Option('sasl.jaas.config')} ({reference}) has an invalid option ssl.…: check "
-                "the names and values of these options there, which messages do not show"
+                "the names and values of its ssl.… options (messages do not show them)"
             )
         shown = {name: reference for name in _SHOWN_OF_TLS if getattr(config, name)}
         config = msgspec.structs.replace(config, **shown)
@@ -551,8 +551,8 @@ class OAuth:
         # Raised outside the handler, because the caught exception shows a name.
         raise ConfigException(
             f"{Option('sasl.jaas.config')} ({text.value.strip()}) has an invalid option "
-            f"{EXTENSION}…: expected a name of letters and not {EXTENSION}auth, and a value of "
-            "printable ASCII characters"
+            f"{EXTENSION}…: expected {EXTENSION}NAME, where NAME has only letters and is not auth, "
+            "and a value of printable ASCII characters"
         )
 
 

@@ -578,7 +578,7 @@ class Security:
             return
         reference = f" ({written.strip()})" if self._values.has_reference(written) else ""
         raise ConfigException(
-            f"{name}{reference} is not set or empty: {self._mechanism} needs a user name and a "
+            f"{name}{reference} is unset or empty: {self._mechanism} needs a user name and a "
             "password"
         )
 
@@ -590,8 +590,8 @@ class Security:
         """
         if not given.is_token and self._user not in {"", given.user}:
             raise SaslAuthenticationException(
-                f"the user name {shown_value(given.name)} is not the one of the first login: "
-                f"{OTHER_USER}"
+                f"the user name is now {shown_value(given.name)}, but was another at the first "
+                f"login: {OTHER_USER}"
             )
         self._user = given.user
         return given

@@ -473,7 +473,7 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     if code in _SELF_SIGNED:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the broker's CA, or to the broker's "
-            "own; the certificate that is set may be of another CA"
+            "own; if it is already set, its certificate may belong to another CA"
         )
     if code == _EXPIRED:
         return (

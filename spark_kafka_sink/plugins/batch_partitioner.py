@@ -215,7 +215,10 @@ def own_partitions(
     """
     partitioner = _load(name)
     if partitioner is None:
-        message = f"{Option(PARTITIONER_CLASS)} is {name!r}: expected a partitioner of your own"
+        message = (
+            f"{Option(PARTITIONER_CLASS)} is {name!r}: expected the name of a Python callable as "
+            "module.Name"
+        )
         raise ConfigException(message)
     batch = pa.RecordBatch.from_struct_array(rows)
     chosen = np.full(len(rows), -1)

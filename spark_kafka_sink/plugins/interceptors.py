@@ -38,14 +38,11 @@ class ProducerInterceptor:
         """
         return record
 
-    def on_acknowledgement(
-        self, metadata: RecordMetadata | None, error: BaseException | None
-    ) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Receive the result of a record.
 
         It is called in the I/O thread, before the on_delivery of the record. If `send` itself
-        rejects the record, it is called in the thread that calls `send`. metadata is None if the
-        record has no topic.
+        rejects the record, it is called in the thread that calls `send`.
         """
 
     def close(self) -> None:
@@ -84,9 +81,7 @@ class ProducerInterceptors:
                     logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
         return record
 
-    def on_acknowledgement(
-        self, metadata: RecordMetadata | None, error: BaseException | None
-    ) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Call all interceptors for an acknowledged or failed record, in the I/O thread."""
         for interceptor in self._interceptors:
             call_in_io_thread("interceptor", interceptor.on_acknowledgement, metadata, error)

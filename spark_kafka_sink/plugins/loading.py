@@ -53,7 +53,10 @@ def _is_missing(given: str, error: BaseException) -> bool:
     module_name, _, name = given.strip().rpartition(".")
     if isinstance(error, AttributeError):
         return error.name == name  # else it comes from the code of the module
-    return isinstance(error, ModuleNotFoundError) or not module_name
+    if isinstance(error, ModuleNotFoundError):
+        # An import in the code of the module raises it with the name of another module.
+        return f"{module_name}.".startswith(f"{error.name}.")
+    return not module_name
 
 
 def _expected(option: str, given: str, *, is_missing: bool) -> str:

@@ -35,8 +35,8 @@ from spark_kafka_sink.wire.messages import PartitionProduceResponse
 # Why a part of a split batch fails and does not get a new sequence: its records may be in the log
 # already. With a new sequence, the broker would write them a second time.
 IN_DOUBT: Final = (
-    "it is a part of a larger batch, which may have been written before the broker rejected that "
-    "batch as too large"
+    "its records were first sent in a larger batch, which may have been written although a broker "
+    "rejected it as too large"
 )
 
 

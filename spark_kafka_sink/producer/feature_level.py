@@ -87,7 +87,7 @@ def no_producer_id(
     message = f"no producer id was assigned: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
-    message += f"; {Option('enable.idempotence')}=false needs none"
+    message += f"; {Option('enable.idempotence')}=false needs no producer id"
     message += ", but retries may then write duplicates"
     if hint:
         message += f"; {hint}"

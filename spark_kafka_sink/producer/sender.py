@@ -197,8 +197,10 @@ class Sender:
 
     def _check_idle(self, what: str) -> None:
         if self._has_incomplete():
-            message = f"the producer cannot {what} a transaction while batches are pending: flush"
-            raise IllegalStateException(message)
+            raise IllegalStateException(
+                f"the producer cannot {what} a transaction while batches are pending: call flush "
+                "first"
+            )
 
     def _follow(self, sequences: Sequences | None, joined: JoinedTransaction | None) -> None:
         self.sequences, self._transactions = sequences, joined

@@ -91,9 +91,9 @@ def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> K
         )
     if failure.kind is FailureKind.IN_DOUBT:
         hints.append(
-            "if a later run fails in the same way: look whether these records are needed and "
-            "missing, and let the next run start by "
-            f"{accept_torn(run.owner, run.log.topic)}"
+            "if a later run fails in the same way, check whether these records are needed and "
+            f"missing; then run {accept_torn(run.owner, run.log.topic)} so that the next run can "
+            "start"
         )
     hints.append(_rights(failure, run, acls))
     return error.with_message("; ".join(filter(None, [error.message, *hints])))

@@ -207,8 +207,8 @@ def check_exactly_once(
     topic, dead_letter_topic: the values of these options, None if they are not set.
     """
     conflicts = [
-        f"{name}={selected.log_topic}, the topic of the commit log (commitLogTopic), in which "
-        "brokers delete records that are not the newest of their key: use another topic"
+        f"{name}={selected.log_topic}, the topic of the commit log (commitLogTopic), which is "
+        "compacted: use another topic"
         for name, used in (("topic", topic), ("deadLetterTopic", dead_letter_topic))
         if used == selected.log_topic
     ]

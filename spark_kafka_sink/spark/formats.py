@@ -114,7 +114,10 @@ def _check_record_name(name: str | None, namespace: str | None) -> None:
         message = f"option recordName is {name!r}: expected {NAME_RULE}"
         raise ConfigException(message)
     if namespace is not None and not all(map(is_name, namespace.split("."))):
-        message = f"option recordNamespace is {namespace!r}: expected such names, with dots between"
+        message = (
+            f"option recordNamespace is {namespace!r}: expected names with dots between them, each "
+            f"of them {NAME_RULE}"
+        )
         raise ConfigException(message)
 
 
@@ -222,7 +225,13 @@ def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]
         marked = (column.metadata or {}).get(_MARK)
         if marked is None or column.name not in COLUMNS_WITH_FORMAT:
             continue
-        if chosen.setdefault(column.name, marked) != marked or marked not in _FORMATS:
+        if marked not in _FORMATS:
+            message = (
+                f"to_kafka has made the column {column.name} for the format {marked}, which this "
+                "version of the sink does not have: use the same version everywhere"
+            )
+            raise ConfigException(message)
+        if chosen.setdefault(column.name, marked) != marked:
             message = (
                 f"to_kafka has made the column {column.name} for the format {marked}, but option "
                 f"{column.name}Format is {options.formats.get(column.name)}: expected the same"

@@ -50,8 +50,8 @@ def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> Ba
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":
         message = (
-            f"onError={on_error.value} needs responses of the brokers, found kafka.acks=0, with "
-            "which refused rows are lost silently: set kafka.acks to all or 1"
+            f"onError={on_error.value} needs responses of the brokers, but kafka.acks is 0, so "
+            "refused rows are lost silently: set kafka.acks to all or 1"
         )
         raise ConfigException(message)
     targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}

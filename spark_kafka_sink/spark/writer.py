@@ -40,8 +40,9 @@ def mode_refusal(mode: str) -> str:
     """Return the error message for a save mode other than append."""
     start_over = "; to start over, delete or truncate the topic first"
     return (
-        f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
-        f'and not replaced. Use .mode("append"){start_over if mode.lower() == "overwrite" else ""}'
+        f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be "
+        'added, but not replaced. Use .mode("append")'
+        f"{start_over if mode.lower() == 'overwrite' else ''}"
     )
 
 

@@ -217,7 +217,7 @@ def test_single_refuses_a_broker_that_does_not_flag_duplicates(
         handed_over(writer).commit(messages)
         assert job.committed == VALUES
         return
-    with pytest.raises(KafkaException, match="does not show that it took a batch"):
+    with pytest.raises(KafkaException, match="does not mark the second batch"):
         handed_over(writer).commit(messages)
     assert job.committed == []
 

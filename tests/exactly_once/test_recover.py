@@ -426,7 +426,7 @@ def test_each_right_that_is_missing_is_named(
     task = f"{driver}/0.0"
     allow(guarded_kafka, ResourceType.TRANSACTIONAL_ID, task, AclOperation.DESCRIBE, "User:*")
     assert recover() == 1, "the other transactions are committed"
-    assert "1 are not known now" in recover.out
+    assert "1 have a result that is not known now" in recover.out
     assert f"{task} could not be committed: EndTxn (commit) got" in recover.out
     allow(guarded_kafka, ResourceType.TRANSACTIONAL_ID, driver, AclOperation.DESCRIBE, nobody)
     assert recover() == 2

@@ -184,7 +184,9 @@ def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> No
     why = str(found["why it was skipped"])
     assert re.match(r"version 1 of txnAppId 'job' was written at 20\S+, with 3 rows$", why)
     assert found["a topic column again"] == [0, True]
-    assert str(found["what was counted"]).endswith("it has 3 rows now, only counted")
+    assert str(found["what was counted"]).endswith(
+        "it has 3 rows now, which were counted, but not written"
+    )
     assert found["values"] == [["0", "1", "2"]] * 2
     record = record_of(kafka.bootstrap, log, f"pykafka/job/{topics[1]}")
     assert (record.application, record.query, record.checkpoint) == ("surface", "", "")

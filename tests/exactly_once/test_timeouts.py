@@ -44,8 +44,9 @@ def test_a_task_whose_transaction_times_out_says_which_option_to_raise(
         yield from batches(0, ["b"])
 
     said = (
-        rf"took longer than kafka\.transaction\.timeout\.ms={TIMEOUT_MS}.*after [12] rows and "
-        ".*nothing of the job becomes visible; raise the option"
+        r"after [12] rows and .*: it took longer than "
+        rf"kafka\.transaction\.timeout\.ms={TIMEOUT_MS}.*"
+        "nothing of the job becomes visible; raise the option"
     )
     with pytest.raises(KafkaException, match=said):
         job.attempt(writer, 0, rows())

@@ -53,7 +53,8 @@ def plan(broker: ScriptedBroker, schema: StructType, options: dict[str, str]) ->
         (2, None, {}, PLAIN, UnsupportedVersionException,
          "no producer id was assigned: UNSUPPORTED_VERSION (35); the broker has no usable version "
          "of InitProducerId: it supports none, this client supports 0 to 5; "
-         "kafka.enable.idempotence=false needs none, but retries may then write duplicates"),
+         "kafka.enable.idempotence=false needs no producer id, but retries may then write "
+         "duplicates"),
         (2, 0, {}, PLAIN, UnsupportedVersionException,
          "the broker is older than 0.11 and accepts message format v1, which has no producer ids; "
          "set kafka.enable.idempotence to false"),

@@ -145,7 +145,7 @@ def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
     options = login(secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=old)
     said = refused(options, topic)
     assert f"no ticket for principal {principal!r}" in said
-    assert f"{old.name} of sasl.kerberos.keytab has an old or a wrong key" in said
+    assert f"{old.name} of sasl.kerberos.keytab has an old or wrong key" in said
     realm.run("kadmin.local", "-q", f"delprinc -force {principal}")
     said = refused(options, topic)
     assert "not found in Kerberos database" in said

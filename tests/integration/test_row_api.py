@@ -266,10 +266,7 @@ def test_serializers_and_interceptors_see_every_row(
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return ProducerRecord(record.topic, f"{record.value} seen", record.key)
 
-        def on_acknowledgement(
-            self, metadata: RecordMetadata | None, error: BaseException | None
-        ) -> None:
-            assert metadata is not None
+        def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
             self.deliveries.append((metadata, error))
 
         def close(self) -> None:
@@ -281,9 +278,7 @@ def test_serializers_and_interceptors_see_every_row(
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ZeroDivisionError
 
-        def on_acknowledgement(
-            self, metadata: RecordMetadata | None, error: BaseException | None
-        ) -> None:
+        def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
             raise ZeroDivisionError
 
     topic, count = new_topic(1), Count()

@@ -153,7 +153,7 @@ def test_a_wrong_secret(
         realm.change_key(principal)
         keytab.write_bytes(content)
         given |= by_keytab(principal, keytab)
-        sentences = [f"no ticket for principal {principal!r}", "has an old or a wrong key"]
+        sentences = [f"no ticket for principal {principal!r}", "has an old or wrong key"]
     else:
         given["sasl.password"] = WRONG
         sentences += ["(58); check ", "sasl.username and ", "sasl.password"]

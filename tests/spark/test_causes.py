@@ -210,7 +210,7 @@ def test_a_driver_that_is_told_its_rights_says_what_a_task_would() -> None:
         with pytest.raises(TopicAuthorizationException) as met:
             KafkaDataSource(options).writer(OF_THE_OPTION, overwrite=False)
     said, _, command = str(met.value).partition("; to allow it: ")
-    assert said == f"{CAUSES[topic].words}, which is allowed only DESCRIBE"
+    assert said == f"{CAUSES[topic].words}; now it is allowed only DESCRIBE"
     assert command.startswith("kafka-acls.sh --bootstrap-server ")
 
 

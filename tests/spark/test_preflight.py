@@ -326,7 +326,7 @@ def test_a_topic_that_may_not_be_written_is_refused_on_the_driver(
     text = str(refused.value)
     assert (
         f"topic {topic}: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE and DESCRIBE on the topic to "
-        "this client, which is allowed only DESCRIBE, READ"
+        "this client; now it is allowed only DESCRIBE, READ"
     ) in text
     assert ON_THE_DRIVER in text
 

@@ -380,7 +380,7 @@ class Scene:
         return (
             [self._kerberos(USER, keytab, by_jaas=by_jaas) for by_jaas in (True, False)],
             [
-                (self._kerberos(principal, wrong, by_jaas=True), "has an old or a wrong key"),
+                (self._kerberos(principal, wrong, by_jaas=True), "has an old or wrong key"),
                 (self._kerberos("nobody", keytab, by_jaas=True), "no ticket for principal"),
             ],
         )

@@ -384,7 +384,7 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     said = record.getMessage()
     assert said == str(refused.value)
     assert f"kafka.{names[9]} and {len(names) - 10} more have no effect with " in said
-    assert "kafka.security.protocol=PLAINTEXT, with which nothing is encrypted" in said
+    assert "kafka.security.protocol=PLAINTEXT (nothing is encrypted" in said
     assert "secret" not in said
 
 

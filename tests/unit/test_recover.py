@@ -31,8 +31,8 @@ NOWHERE = "127.0.0.1:1"
         (["--bootstrap", NOWHERE, "--abort", "a", "--app-id", "b"], "remove --app-id"),
         (["--bootstrap", NOWHERE, "--abort", ""], "option txnAppId has 0 bytes"),
         (["--bootstrap", NOWHERE, "--txn-id-prefix", "a/b"], "option txnIdPrefix is 'a/b'"),
-        (["--bootstrap", NOWHERE, "--commit-log-topic", "no topic"], "no topic"),
-        (["--bootstrap", NOWHERE, "--topic", "no topic"], "no topic"),
+        (["--bootstrap", NOWHERE, "--commit-log-topic", "no topic"], "is not a valid topic name"),
+        (["--bootstrap", NOWHERE, "--topic", "no topic"], "is not a valid topic name: expected"),
         (["--config", "/nowhere/at all"], "cannot be read as properties: No such file"),
     ],
 )
@@ -122,6 +122,49 @@ def test_the_right_that_is_named_covers_the_transactional_ids_of_the_tasks(
         assert recover._Command(asked, client)._failed(found, refused) == 2
     said = capsys.readouterr().out
     assert said.endswith(" --resource-pattern-type prefixed --transactional-id team/\n")
+
+
+@pytest.mark.parametrize(
+    ("fates", "exit_code", "said"),
+    [
+        (
+            (Fate.COMMITTED, Fate.COMMITTED),
+            0,
+            "no rows of the last run are lost: there is nothing to accept",
+        ),
+        (
+            (Fate.COMMITTED, Fate.UNKNOWN),
+            1,
+            "nothing is accepted, because it is not known whether rows of the last run are lost; "
+            "run this command again when the errors above no longer occur",
+        ),
+    ],
+)
+def test_nothing_is_accepted_where_no_rows_are_known_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fates: tuple[Fate, ...],
+    exit_code: int,
+    said: str,
+) -> None:
+    found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
+    failures = tuple(
+        Failure(FailureKind.NO_ANSWER, "no broker has answered")
+        for fate in fates
+        if fate is Fate.UNKNOWN
+    )
+    recovered = Recovered(found, fates=fates, failures=failures)
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
+    config = producer_config({"bootstrap.servers": NOWHERE})
+    asked = recover._Asked(config, "team", TopicPartition("log", 0), "app", None)
+    with CommitClient(config, "log") as client:
+        assert recover._Command(asked, client).accept_torn(found) == exit_code
+    *before, last = capsys.readouterr().out.splitlines()
+    assert last.strip() == said
+    reasons = [line for line in before if line.endswith("not known: no broker has answered")]
+    assert len(reasons) == len(failures)
 
 
 def test_a_command_that_is_printed_touches_no_other_owner() -> None:

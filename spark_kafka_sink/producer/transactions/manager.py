@@ -544,7 +544,7 @@ def aborted_at_close() -> KafkaException:
     """Return the error of a commit that `close` replaces by an abort."""
     message = (
         "commit_transaction was not carried out: the producer was closed before EndTxn was sent, "
-        "and aborts the transaction; send its records again"
+        "so the transaction is aborted; send the records of the transaction again"
     )
     return TransactionAbortedException(message)
 

@@ -200,7 +200,7 @@ def skipped_report(
     why += f"at {at}, with {counted(record.rows, 'row')}" if is_last else f"before {at}"
     counts = [message.rows for message in skips if message.rows is not None]
     if counts:
-        why += f"; it has {counted(sum(counts), 'row')} now, only counted"
+        why += f"; it has {counted(sum(counts), 'row')} now, which were counted, but not written"
     return _without_rows(options, why, len(skips), batch_id)
 
 

@@ -1,6 +1,7 @@
 """JobToken: the delegation token of one batch job, which is expired when the job ends.
 
-Brokers let only the owner of a token expire it, so the process that commits authenticates with the
+Brokers let only the owner and the renewers of a token expire it (Kafka's DelegationTokenManager).
+The token of a job has no renewers, so the process that commits authenticates as its owner, with the
 driver's credentials. The writer must not contain them, because it is pickled into every task. So
 the credentials are split into two parts, each of which is random bytes by itself. The writer
 contains one part, and a file in the driver's folder contains the other.

@@ -32,7 +32,7 @@ def check_without_task_numbers(options: SinkOptions) -> None:
     if options.exactly_once is not None:
         message = (
             "exactlyOnce is set, but this engine (Sail) does not pass the numbers of its tasks to "
-            "Python, so that each task cannot have a transaction of its own: leave exactlyOnce "
-            "out, or run the job on Spark"
+            "Python, so the tasks cannot have a transaction each: leave exactlyOnce out, or run "
+            "the job on Spark"
         )
         raise ConfigException(message)

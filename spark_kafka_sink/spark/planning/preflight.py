@@ -304,6 +304,6 @@ def check_may_write(topic: TopicDescription, acls: Acls) -> None:
     if topic.may_be_written:
         return
     allowed = ", ".join(sorted(topic.allowed or ()))
-    hint = f"{advice(TOPIC_AUTHORIZATION_FAILED)}, which is allowed only {allowed}"
+    hint = f"{advice(TOPIC_AUTHORIZATION_FAILED)}; now it is allowed only {allowed}"
     hint += f"; {acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name)}"
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

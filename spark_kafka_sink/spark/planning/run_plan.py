@@ -176,8 +176,8 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
     except ApiException as error:
         warn_once(
             logger,
-            f"commit log: it is not known whether topic {log_topic} has {name}={expected}, without "
-            f"which brokers delete the log's records: its settings could not be read: {error}",
+            f"commit log: brokers delete its records if {name} of topic {log_topic} is not "
+            f"{expected}; the settings of this topic could not be read: {error}",
         )
         return
     if found is not None and found.replace(" ", "") != expected:

@@ -71,9 +71,8 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
         if settings.get(name) is None:
             warn_once(
                 logger,
-                f"exactlyOnce=single: it is not known whether topic {topic} has {name}=CreateTime, "
-                "without which its tasks fail: its settings could not be read; grant "
-                "DESCRIBE_CONFIGS on the topic",
+                f"exactlyOnce=single: the settings of topic {topic} could not be read; tasks fail "
+                f"if its {name} is not CreateTime; grant DESCRIBE_CONFIGS on the topic",
             )
         if settings.get(name) == "LogAppendTime":
             message = (

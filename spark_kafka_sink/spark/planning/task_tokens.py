@@ -487,6 +487,6 @@ def _open() -> int | None:
 def _warn_of_file(error: OSError) -> None:
     warn_once(
         logger,
-        "processes that plan micro-batches do not share their delegation token: the file for its "
-        f"id cannot be written on the driver ({without_path(error)})",
+        "each process that plans micro-batches creates its own delegation token: the file with the "
+        f"token's id cannot be written on the driver ({without_path(error)})",
     )

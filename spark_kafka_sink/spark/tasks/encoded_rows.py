@@ -87,8 +87,8 @@ def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
     others = pc.not_equal(numbers, encoding.type_number)
     if pc.any(others).as_py():
         message = (
-            f"the column {encoding.column} has rows of two calls of to_kafka, whose columns "
-            "differ: union keeps the types of the first DataFrame only; call union first, and "
+            f"the column {encoding.column} has rows from two calls of to_kafka with different "
+            "columns: union keeps the types of the first DataFrame only; call union first, and "
             "to_kafka last, right before the write"
         )
         raise DataException(message, row=pc.index(others, True).as_py())

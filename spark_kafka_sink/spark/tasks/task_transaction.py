@@ -81,21 +81,20 @@ def _why_it_ended(
     timeout_ms, owner, rows = plan.run.timeout_ms, plan.run.owner, transaction.rows
     if task_s * 1000 >= timeout_ms:
         said = (
-            f"the transaction of {owner} took longer than kafka.transaction.timeout.ms="
-            f"{timeout_ms}, so the brokers aborted it, after {rows} rows and {task_s:.0f} s of "
-            f"this task: {_NOT_VISIBLE}; {_RAISE_IT}, or write less in one job"
+            f"the brokers aborted the transaction of {owner} after {rows} rows and {task_s:.0f} s "
+            f"of this task: it took longer than kafka.transaction.timeout.ms={timeout_ms}; "
+            f"{_NOT_VISIBLE}; {_RAISE_IT}, or write less in one job"
         )
     elif isinstance(transaction, SingleTask):
         # The transaction may have begun long before this task.
         said = (
-            f"the transaction of {owner} took longer than kafka.transaction.timeout.ms="
-            f"{timeout_ms}, or the job failed or was cancelled, so it was aborted, after {rows} "
-            f"rows and {task_s:.0f} s of this task: {_NOT_VISIBLE}; {_RAISE_IT}, if the job takes "
-            "longer"
+            f"the transaction of {owner} was aborted after {rows} rows and {task_s:.0f} s of this "
+            f"task: it took longer than kafka.transaction.timeout.ms={timeout_ms}, or the job "
+            f"failed or was cancelled; {_NOT_VISIBLE}; {_RAISE_IT}, if the job takes longer"
         )
     else:
         said = (
-            f"the transaction of {owner} was aborted, after {rows} rows and {task_s:.0f} s of this "
+            f"the transaction of {owner} was aborted after {rows} rows and {task_s:.0f} s of this "
             f"task: the job failed or was cancelled; {_NOT_VISIBLE}"
         )
     return said

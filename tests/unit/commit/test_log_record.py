@@ -280,7 +280,8 @@ def test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset() -> No
     assert reader.reading(KEY).record == RECORD
     assert reader.take_warnings() == [
         "the record at offset 41 is ignored: its value belongs to another owner than its key",
-        "the batch at offset 40 is ignored: it is outside a transaction, and so are 1 later ones",
+        "the batch at offset 40 is ignored: it is outside a transaction; "
+        "1 later batch is ignored for the same reason",
     ]
     assert reader.take_warnings() == []
 

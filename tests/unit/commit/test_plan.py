@@ -184,7 +184,7 @@ def test_a_version_below_the_floor_is_refused_with_both_numbers() -> None:
     outcome, asked = plan({ReadLog: [logged(old)]}, version=4)
     assert outcome.kind is FailureKind.BELOW_FLOOR
     assert isinstance(outcome.exception(), ConfigException)
-    assert "version 4 is below 5" in outcome.sentence
+    assert "version 4 is not written: expected version 5 or higher" in outcome.sentence
     assert kinds(asked) == [ReadLog]
 
 
@@ -194,7 +194,7 @@ def test_a_version_that_the_record_has_no_room_for_is_refused_and_not_written_an
     full = replace(DONE, versions=VersionSet(tuple((2 * n, 2 * n) for n in range(10, 10_010))))
     outcome, asked = plan({ReadLog: [logged(full)]}, version=7)
     assert outcome.kind is FailureKind.BELOW_FLOOR
-    assert "version 7 is below 19" in outcome.sentence
+    assert "version 7 is not written: expected version 19 or higher" in outcome.sentence
     assert kinds(asked) == [ReadLog]
     outcome, _ = plan({ReadLog: [logged(full)]}, version=19)
     assert isinstance(outcome, Planned)

@@ -298,7 +298,7 @@ def test_a_leader_that_does_not_have_the_record_yet_is_looked_up_again() -> None
     assert (again.looks_up, again.pause_s) == (True, 0.1)
     outcome, _ = commit({ReadLog: [LogRead(end=3)]}, deadline=20.0)
     assert isinstance(outcome, Failure)
-    assert "the leader of the commit log does not have it yet" in outcome.sentence
+    assert "the broker that was asked does not have it yet" in outcome.sentence
 
 
 @pytest.mark.parametrize("error", [47, 48, 49, 90])
@@ -376,7 +376,7 @@ def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> Non
     assert isinstance(machine.outcome, Torn)
     error = machine.outcome.exception(PLAN.run)
     assert (error.committed, len(error.lost)) == (1, 1)
-    assert "aborted 1 of its 3 transactions (it is not known how 1 more ended)" in str(error)
+    assert "aborted 1 of its 3 transactions (the result of 1 more is not known)" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_an_abort_without_an_answer_in_time_is_a_failure() -> None:
     assert outcome.kind is FailureKind.NO_ANSWER
 
 
-CANNOT_BE_FOUND = "the open transactions of its tasks cannot be found: "
+CANNOT_BE_FOUND = "the open transactions of the run's tasks cannot be found: "
 LOADING = "got COORDINATOR_LOAD_IN_PROGRESS (14)"
 
 
@@ -315,5 +315,5 @@ def test_an_abort_says_which_request_got_no_answer_if_a_known_transaction_stays_
     outcome, _ = abort(script, seconds=10.0)
     assert outcome == Aborted(
         may_be_open=True,
-        missed=f"a transaction of its tasks cannot be aborted: EndTxn (abort) {LOADING}",
+        missed=f"a transaction of the run's tasks cannot be aborted: EndTxn (abort) {LOADING}",
     )

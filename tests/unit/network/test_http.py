@@ -286,7 +286,7 @@ def test_tls_is_checked_against_what_is_trusted(tmp_path: Path) -> None:
         server.answer = lambda asked: Answer(200, "here")
         assert post(server.url, {}, {}, LIMITS, trusted).body == b'"here"'
         untrusting = client_context(TlsSettings(truststore=other.root.certificate)).context
-        with pytest.raises(HttpException, match="certificate is refused here") as caught:
+        with pytest.raises(HttpException, match="does not accept its certificate") as caught:
             post(server.url, {}, {}, LIMITS, untrusting)
         assert caught.value.is_refused
         assert len(server.asked) == 1
@@ -310,7 +310,7 @@ def test_a_proxy_that_refuses_says_with_which_status(monkeypatch: pytest.MonkeyP
     with peer(says(b"HTTP/1.1 407 Say hunter2\r\n\r\n")) as url:
         monkeypatch.setenv("https_proxy", url.replace("//", "//user:hunter2@"))
         monkeypatch.delenv("no_proxy", raising=False)
-        with pytest.raises(HttpException, match=r"proxy .* with the status 407$") as caught:
+        with pytest.raises(HttpException, match=r"proxy .* \(HTTP status 407\)$") as caught:
             post("https://idp.invalid/token", {}, {}, LIMITS, trusted)
     assert not caught.value.is_refused
 

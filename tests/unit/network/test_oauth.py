@@ -435,7 +435,7 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
     with TokenServer(KEY, tls=tmp_path / "server.pem") as server:
         # The truststore for brokers is not used for the endpoint, as in Java.
         options = by_secret(server.url, ssl_truststore_location=str(tmp_path / "ca.pem"))
-        assert "its certificate is refused here" in refusal(options)
+        assert "does not accept its certificate" in refusal(options)
         location = f'{MODULE} required ssl.truststore.location="{tmp_path / "ca.pem"}";'
         first_message(by_secret(server.url, sasl_jaas_config=location))
         wrong = f'{MODULE} required ssl.truststore.location="/nowhere.pem";'
@@ -654,7 +654,7 @@ def test_a_callable_beside_the_url_of_a_file_reads_no_file(own_module: ModuleTyp
         (config(None), "token.endpoint.url is not set"),
         (config("https://h/"), "needs credentials"),
         (config("ftp://h/"), "not the URL of a token endpoint"),
-        (config("https://u:s3cret@h/"), "has a user or a blank in it"),
+        (config("https://u:s3cret@h/"), "contains a user name or a space"),
         (by_secret("file:///t") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
          "is the URL of a file, which JwtBearerJwtRetriever cannot use"),
         (by_secret("https://h/") | {f"{OPTION}.jwt.retriever.class": "FileJwtRetriever"},

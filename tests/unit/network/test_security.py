@@ -125,15 +125,15 @@ def test_values_inside_jaas_are_not_trimmed(monkeypatch: pytest.MonkeyPatch) -> 
     ("options", "sentence"),
     [
         ({"sasl_username": "u", "sasl_password": "${env:EMPTY_OF_A_TEST}"},
-         "sasl.password (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+         "sasl.password (${env:EMPTY_OF_A_TEST}) is unset or empty"),
         ({"sasl_username": " ${env:EMPTY_OF_A_TEST}", "sasl_password": "p"},
-         "sasl.username (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+         "sasl.username (${env:EMPTY_OF_A_TEST}) is unset or empty"),
         ({"sasl_jaas_config": f'{PLAIN_MODULE} required user="hun7" password="p";'},
-         "username in sasl.jaas.config is not set or empty"),
+         "username in sasl.jaas.config is unset or empty"),
         ({"sasl_jaas_config": of_password("u", "${env:EMPTY_OF_A_TEST}")},
-         "password in sasl.jaas.config (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+         "password in sasl.jaas.config (${env:EMPTY_OF_A_TEST}) is unset or empty"),
         ({"sasl_jaas_config": "${env:JAAS_OF_A_TEST}"},
-         "username in sasl.jaas.config (${env:JAAS_OF_A_TEST}) is not set or empty"),
+         "username in sasl.jaas.config (${env:JAAS_OF_A_TEST}) is unset or empty"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

@@ -158,9 +158,9 @@ ROWS: Final = [
         )
     ),
     *refused("ssl.truststore.location", TLS | {"ssl.truststore.certificates": "x"},
-             "remove one of the two", "FOLDER/ca.pem"),
+             "remove the location or these options", "FOLDER/ca.pem"),
     *refused("ssl.keystore.location", TLS | {"ssl.keystore.key": "x"},
-             "remove one of the two", "FOLDER/client.pem"),
+             "remove the location or these options", "FOLDER/client.pem"),
     *accepted("ssl.truststore.certificates", TLS, "CA"),
     *refused("ssl.truststore.certificates", TLS, "has no certificate in PEM", "x"),
     *accepted("ssl.keystore.key", TLS | {"ssl.keystore.certificate.chain": "CHAIN"}, "KEY"),

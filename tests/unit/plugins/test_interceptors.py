@@ -23,7 +23,7 @@ class Append(ProducerInterceptor):
 
     def __init__(self, letter: str = "?") -> None:
         self.letter = letter
-        self.acknowledged: list[tuple[RecordMetadata | None, BaseException | None]] = []
+        self.acknowledged: list[tuple[RecordMetadata, BaseException | None]] = []
         self.configs: dict[str, object] = {}
         self.closed = 0
 
@@ -35,9 +35,7 @@ class Append(ProducerInterceptor):
         """Append the letter."""
         return ProducerRecord(record.topic, f"{record.value}{self.letter}", record.key)
 
-    def on_acknowledgement(
-        self, metadata: RecordMetadata | None, error: BaseException | None
-    ) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Record an acknowledgement."""
         self.acknowledged.append((metadata, error))
 
@@ -53,9 +51,7 @@ class Raise(ProducerInterceptor):
         """Raise."""
         raise ZeroDivisionError
 
-    def on_acknowledgement(
-        self, metadata: RecordMetadata | None, error: BaseException | None
-    ) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Raise."""
         raise ZeroDivisionError
 

@@ -58,8 +58,8 @@ def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> No
 def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
     gone = in_doubt("team/app/t/0.0", TopicPartition("t", 0), 7, RECORDS_ARE_GONE)
     assert said_of(gone).endswith(
-        "and let the next run start by python -m spark_kafka_sink.recover --accept-torn "
-        "--app-id app --topic t --txn-id-prefix team --commit-log-topic log"
+        "then run python -m spark_kafka_sink.recover --accept-torn --app-id app --topic t "
+        "--txn-id-prefix team --commit-log-topic log so that the next run can start"
     )
 
 

@@ -67,7 +67,7 @@ def test_what_is_done_with_bad_rows(options: dict[str, str], policy: BadRowPolic
         ),
         (
             {"onError": "deadLetter", "deadLetterTopic": "d", "kafka.acks": " 0 "},
-            "onError=deadLetter needs responses of the brokers, found kafka.acks=0",
+            "onError=deadLetter needs responses of the brokers, but kafka.acks is 0",
         ),
     ],
 )

@@ -47,7 +47,7 @@ _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
     r"(.+?) of (txnAppId .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
-    r"transactions(?: \(it is not known how (\d+) more ended\))?"
+    r"transactions(?: \(the result of (\d+) more is not known\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 # The sentence of the sink at the end of a worker's traceback: of an exception of the sink, or of

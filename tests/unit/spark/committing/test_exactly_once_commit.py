@@ -183,7 +183,7 @@ def test_a_version_that_is_written_is_said_to_be(
     (said,) = capsys.readouterr().err.splitlines()
     assert said == (
         f"pykafka: skipped: {written} at 1970-01-01T00:00:00.000+00:00, with 2 rows; it has 5 rows "
-        "now, only counted"
+        "now, which were counted, but not written"
     )
 
 

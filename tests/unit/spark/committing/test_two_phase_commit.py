@@ -143,8 +143,8 @@ def test_an_abort_says_until_when_transactions_that_no_broker_lists_may_be_open(
     client = Client({ListTransactions: [Unanswered(13)]}, capsys)
     lend(client)
     assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=True) == (
-        f"the write of {OWNER} was aborted: no row is visible; the open transactions of its "
-        "tasks cannot be found: ListTransactions got NETWORK_EXCEPTION (13); if one is open, "
+        f"the write of {OWNER} was aborted: no row is visible; the open transactions of the "
+        "run's tasks cannot be found: ListTransactions got NETWORK_EXCEPTION (13); if one is open, "
         "brokers abort it within 900000 ms, and read_committed consumers may have to wait until "
         "then"
     )

@@ -297,13 +297,21 @@ def test_a_partitioner_in_java_s_default_package_is_answered_for_both() -> None:
         sink_options(NAMES | {"kafka.partitioner.class": "sticky"})
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import json\njson.no_such_name\n", "no_such_name'"),
+        ("import no_such_shelves\n", "No module named 'no_such_shelves'"),
+        ("import broken\n", "No module named 'broken'"),
+    ],
+)
 def test_an_error_of_one_s_own_module_is_not_about_java(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_shelves.py").write_text("import json\njson.no_such_name\n")
+    (tmp_path / "broken_shelves.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     options = sink_options(NAMES | {"kafka.partitioner.class": "broken_shelves.ByShelf"})
-    with pytest.raises(ConfigException, match="no_such_name'") as refused:
+    with pytest.raises(ConfigException, match=said) as refused:
         check_partitioner(options)
     assert "Java" not in str(refused.value)
 

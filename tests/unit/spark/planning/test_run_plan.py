@@ -87,7 +87,7 @@ def test_a_log_whose_settings_cannot_be_read_is_used_with_a_warning(
     (record,) = caplog.records
     said = record.getMessage()
     assert record.levelname == "WARNING"
-    assert "it is not known whether topic log has cleanup.policy=compact" in said
+    assert "its records if cleanup.policy of topic log is not compact; " in said
     assert said.endswith("grant DESCRIBE_CONFIGS")
 
 

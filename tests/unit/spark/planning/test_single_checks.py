@@ -68,7 +68,7 @@ def test_a_topic_whose_settings_cannot_be_read_is_named_in_a_warning(
     check({}, monkeypatch)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert f"not known whether topic t has {NAME}=CreateTime" in record.getMessage()
+    assert f"topic t could not be read; tasks fail if its {NAME} is not" in record.getMessage()
     assert "grant DESCRIBE_CONFIGS on the topic" in record.getMessage()
 
 
