@@ -75,8 +75,8 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory (64 MiB by
     default) limits the bytes of records that are decoded and not yet yielded. More memory is needed
-    for the decompressed bytes of one batch, whatever their size. If the largest record of that
-    batch has several headers (at most 1,048,576), memory is also needed for a copy of them. In
+    for one batch: its decompressed bytes, and a copy of the headers of a record that does not fit
+    the limit and has several headers. A batch that takes more than 512 MiB is rejected. In
     addition, the compressed responses of each leader take up to twice fetch.max.bytes. Raise
     ConfigException if an option is invalid.
 

@@ -132,7 +132,12 @@ class RecordFields:
 
 
 def decode_parts(
-    section: memoryview, count: int, base_offset: int, base_timestamp_ms: int, part_bytes: int
+    section: memoryview,
+    count: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    part_bytes: int,
+    limit_bytes: int,
 ) -> Iterator[DecodedRecords]:
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
@@ -140,8 +145,9 @@ def decode_parts(
     unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key or a value
     that is larger than `part_bytes` is not copied: it keeps `section` alive. If that record has
     only one header, the same is true for the header's key and value; several headers are copied.
-    Raise CorruptRecordException at the first invalid part. If `count` is wrong, raise it before the
-    last part.
+    limit_bytes: the memory that `section` and the headers of one record may take together, if these
+    headers take more than `part_bytes`. Raise CorruptRecordException at the first part that is
+    invalid or takes more. If `count` is wrong, raise it before the last part.
     """
     position = decoded = 0
     while True:
@@ -153,14 +159,14 @@ def decode_parts(
             _check_count(decoded, count)
         fields = _fields(section, starts, ends, base_offset, base_timestamp_ms, part_bytes)
         del starts, ends
-        yield from _with_headers(section, fields, part_bytes)
+        yield from _with_headers(section, fields, part_bytes, limit_bytes)
         if is_last:
             return
         del fields
 
 
 def _with_headers(
-    section: memoryview, fields: RecordFields, part_bytes: int
+    section: memoryview, fields: RecordFields, part_bytes: int, limit_bytes: int
 ) -> Iterator[DecodedRecords]:
     """Yield the records with their headers, in several parts if they have many headers."""
     data = np.frombuffer(section, np.uint8)
@@ -170,6 +176,13 @@ def _with_headers(
         raise corrupt("a record has more headers than fit into its bytes")
     if (counts > _MOST_HEADERS).any():
         raise corrupt(f"a record has {counts.max()} headers: expected at most {_MOST_HEADERS}")
+    copied = np.where(counts > 1, fields.ends - positions, 0)
+    largest = int((copied + counts * _HEADER_BYTES).max(initial=0))
+    if largest > part_bytes and len(section) + largest > limit_bytes:
+        raise corrupt(
+            f"the headers of a record need {largest} bytes besides the {len(section)} bytes of its "
+            f"batch: expected at most {limit_bytes} bytes in all"
+        )
     header_bytes = np.cumsum(counts) * _HEADER_BYTES
     last_of_part = np.diff(header_bytes // max(part_bytes // 2, 1)) > 0
     first = 0

@@ -72,7 +72,9 @@ class LogBatch:
 
         A v2 batch is decompressed once, at the first part. part_bytes: the memory that one part may
         take in addition to the decompressed batch. A part has at least one record, unless the batch
-        has none. Raise CorruptRecordException if the records of a part are invalid.
+        has none. Raise CorruptRecordException if the records of a part are invalid, or if the
+        decompressed batch, or it and the headers of one record that do not fit a part, take more
+        than 512 MiB.
         """
         return self._parts(MAX_UNPACKED_BYTES, part_bytes)
 
@@ -204,6 +206,7 @@ def _parts(
         header.base_offset,
         header.base_timestamp_ms,
         part_bytes,
+        limit_bytes,
     ):
         if len(part) and part.offsets.max() > header.last_offset:
             raise corrupt("a record's offset is above the last offset of its batch")

@@ -36,7 +36,10 @@ def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
     """Decode all records of a section at once."""
-    (records,) = decode_parts(section, count, base_offset, base_timestamp_ms, ALL_IN_ONE_PART)
+    everything = ALL_IN_ONE_PART
+    (records,) = decode_parts(
+        section, count, base_offset, base_timestamp_ms, everything, everything
+    )
     return records
 
 

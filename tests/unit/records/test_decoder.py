@@ -11,6 +11,7 @@ from support.oracles.record_batches import BATCHES, Row, columns_of, records_of
 from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
+from spark_kafka_sink.records.decoder import decode_parts
 
 # length 8 | attributes | timestamp delta 0 | offset delta 0 | no key | value "ab" | 0 headers
 RECORD = bytes.fromhex("10 00 00 00 01 04 6162 00")
@@ -90,3 +91,15 @@ def test_small_records_and_headers_take_little_more_memory_than_their_bytes(name
     assert memory.peak_bytes < 40 * len(section)
     if error is not None:  # it is refused at the first record
         assert memory.peak_bytes < len(section)
+
+
+def test_headers_that_do_not_fit_a_part_count_for_the_limit_of_their_batch() -> None:
+    rows = [Row(b"k", b"v", (("one", b"1" * 400), ("two", b"2" * 600)), 1)]
+    section = memoryview(bytes(records_of(columns_of(rows))))
+    needed = len(section) + 1_000
+    with pytest.raises(CorruptRecordException, match="headers of a record need"):
+        next(decode_parts(section, 1, 0, 1, 100, needed))
+    (records,) = decode_parts(section, 1, 0, 1, 100, needed + 200)
+    assert found(records) == expected(rows)
+    (records,) = decode_parts(section, 1, 0, 1, 2_000, needed)  # they fit a part
+    assert found(records) == expected(rows)
