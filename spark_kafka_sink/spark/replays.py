@@ -55,9 +55,10 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     if record is not None and record.streams:
         last = record.streams[-1]
         return (
-            f"query {micro_batch.query_id} is written as a new stream of {owner}, for which query "
-            f"{last.query_id} wrote until micro-batch {last.batch_id}: if this is the same stream "
-            "with a new checkpoint, rows that both queries have read are written twice"
+            f"query {micro_batch.query_id} is written as a new stream of {owner}; query "
+            f"{last.query_id} wrote for it before, until micro-batch {last.batch_id}: if this is "
+            "the same stream with a new checkpoint, rows that both queries have read are written "
+            "twice"
         )
     if micro_batch.batch_id == 0:
         return None

@@ -52,7 +52,7 @@ PROVOKED_BY: Final = {
     "requirement failed: pykafka does not support Update mode": (
         f"{_STREAMING}::test_output_mode_update_is_refused_by_spark_itself"
     ),
-    "Spark does not write output mode update": (
+    "Spark cannot write to a Python sink in output mode update": (
         f"{_STREAMING}::test_output_mode_update_is_refused_at_the_start_with_the_way_to_write_it"
     ),
     "Sink pykafka does not support async progress tracking": (

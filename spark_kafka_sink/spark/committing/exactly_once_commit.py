@@ -397,6 +397,6 @@ def _is_replay(messages: Sequence[WriterCommitMessage | None]) -> bool:
 def _version(options: SinkOptions) -> int:
     version = _selected(options).version
     if version is None:
-        message = "a batch job without txnVersion is not exactly once; this is a bug"
+        message = "a batch job without txnVersion reached the exactly-once commit; this is a bug"
         raise KafkaException(message)
     return version

@@ -124,9 +124,9 @@ def _columns(chosen: Mapping[str, str], schema: T.StructType) -> list[T.StructFi
 
 
 def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) -> bool:
-    """Return whether use.schema.id is the id of a column's schema.
+    """Return whether use.schema.id applies to a column.
 
-    It is the id of the value's schema if the value has a format, and else of the key's schema.
+    It applies to the value if the value has a format, and otherwise to the key.
     """
     return settings.schema_id is not None and (column == "value" or "value" not in chosen)
 

@@ -66,7 +66,7 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 
 
 UPDATE_REFUSAL: Final = (
-    "Spark does not write output mode update to a Python sink. Write each micro-batch in "
+    "Spark cannot write to a Python sink in output mode update. Write each micro-batch in "
     'foreachBatch: .outputMode("update").foreachBatch(functools.partial('
     "spark_kafka_sink.write_batch, options={…})), where options are the options of this write"
 )

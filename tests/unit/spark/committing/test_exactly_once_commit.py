@@ -276,10 +276,10 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
     assert "written twice" not in said_of("q", 0, None)
     said = said_of("new", 0, BEFORE)
     assert (
-        "query new is written as a new stream of txnAppId 'app' (topic t, txnIdPrefix 'p'), for"
+        "query new is written as a new stream of txnAppId 'app' (topic t, txnIdPrefix 'p');"
         in said
     )
-    assert "for which query q wrote until micro-batch 6" in said
+    assert "query q wrote for it before, until micro-batch 6" in said
     said = said_of("q", 7, None)
     assert "micro-batch 7 of query q is the first that the commit log has for" in said
     for changed in ("txnAppId", "txnIdPrefix", "commitLogTopic", "cluster", "checkpointLocation"):
