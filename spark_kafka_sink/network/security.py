@@ -172,7 +172,7 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
 def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that determine a user by a reference (``${…}``), with their values."""
+    """Return the options that name the user and have a reference (``${…}``), with their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()

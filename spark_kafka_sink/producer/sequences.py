@@ -19,12 +19,12 @@ When a gap is certain (KIP-360), the partition waits until no broker has a reque
 batches. Then the client bumps the epoch by one and numbers the partition's batches again from 0.
 Other partitions change to the new epoch as soon as they have nothing in flight.
 
-A batch whose response was lost may have been written. It must not get another number, because a
-broker would write it a second time. It is first retried with the same number. The broker may
-recognise it. Otherwise the broker rejects it because of the gap before it, which proves that
-neither it nor any later batch was written. If the batch was split after the lost response, a broker
-that has written the batch rejects each part with the same error as after a gap. So a part that is
-rejected with this error fails.
+A batch behind the gap whose response was lost may have been written. With another number, a broker
+would write it a second time. So it is first retried with its old number. If the broker recognises
+it, it was written. If the broker rejects it because of the gap, neither it nor any later batch was
+written, and they can be numbered again. This is no proof for the parts of a batch that was split
+after its response was lost: a broker that has written the complete batch rejects each part with the
+same error. So a part that is rejected with this error fails.
 
 The epochs of a transactional producer come from its coordinator: `adopt` sets them between two
 transactions, and a gap ends the transaction. There is one exception: if a broker has forgotten the
@@ -197,8 +197,9 @@ class Sequences:
     def bump_epoch_if_needed(self) -> None:
         """Renumber the batches of partitions that need it, unless a broker may still write one.
 
-        The epoch is bumped, unless all these partitions still have an older epoch. After the last
-        epoch, a new producer id is needed, which the sender then requests.
+        If all these partitions still have an older epoch than the producer, they change to the
+        producer's epoch. Otherwise the epoch is bumped. After the last epoch, a new producer id is
+        needed, which the sender then requests.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:

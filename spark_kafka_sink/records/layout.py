@@ -58,7 +58,10 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The cuts, and the offset delta and timestamp delta of each row in partition order, int64."""
+    """Where the rows are cut into batches, and the deltas of each row.
+
+    offset_deltas, timestamp_deltas: int64, one for each row, in the order of the partitions.
+    """
 
     cuts: list[Cut]
     offset_deltas: Int64s

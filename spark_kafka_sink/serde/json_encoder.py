@@ -61,7 +61,7 @@ _READ_AS: Final = {
 def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
     """Return the rows of a string or binary column, each with a prefix. A null stays null.
 
-    Raise DataException if a row is not JSON, or not as to_json writes the type of the plan.
+    Raise DataException if a row is not JSON, or is not what to_json writes for the plan's type.
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []

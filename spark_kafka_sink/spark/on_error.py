@@ -15,8 +15,8 @@ from spark_kafka_sink.spark.local_path import local_path
 
 # A description of valid values of deadLetterPath, for error messages.
 DEAD_LETTER_FOLDER: Final = (
-    "a folder on a filesystem that the driver and every executor have mounted, as "
-    "/shared/dead-letters or file:///shared/dead-letters"
+    "a folder, such as /shared/dead-letters or file:///shared/dead-letters, on a filesystem that "
+    "the driver and every executor have mounted"
 )
 BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
 

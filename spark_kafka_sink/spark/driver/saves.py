@@ -74,11 +74,11 @@ def only_save(
     *,
     call: str = "write_batch",
 ) -> Iterator[bool]:
-    """Refuse a second save of a micro-batch with one txnAppId to one topic.
+    """Refuse to save a micro-batch twice in one run of a query, with one txnAppId to one topic.
 
-    A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
-    calls the function of foreachBatch in a process of its own. In a classic session, the run id of
-    the query is compared. A save that failed may be retried. Yield whether this save is a retry.
+    A later run may save it again. Over Spark Connect, a later run is a new process, which knows no
+    earlier save. In a classic session, a later run has another run id. A save that failed may be
+    retried. Yield whether this save is a retry.
     given: options by their names in lower case. micro_batch: None if the query is not known. call:
     the function that saves, for error messages. Raise ConfigException for a second save.
     """
