@@ -804,7 +804,7 @@ def error_code(code: int) -> ErrorCode:
 
 
 _OPTION: Final = re.compile(r"\{(.+?)\}")
-_INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use another topic"
+_INTERNAL: Final = "is internal to Kafka, and producers must not write to it: use another topic"
 
 
 def advice(code: int, *, topic: str | None = None) -> str | None:

@@ -88,7 +88,7 @@ class Caller:
         self.raise_if_not_appendable()
 
     def before_send(self) -> None:
-        """Raise if rows cannot be sent; the futures raise errors of earlier deliveries."""
+        """Raise if rows cannot be sent. Their futures raise errors of earlier deliveries."""
         self.check_open()
         self.check_transaction()
 

@@ -234,7 +234,7 @@ class ProducerTransactions:
 
     @property
     def has_unseen_commit(self) -> bool:
-        """Whether a commit was called, and no call has returned its result or raised its error."""
+        """Whether a commit was called, and the caller has not seen its result or its error yet."""
         return self._is_interrupted_commit or self._state.ask(self._take_unseen_commit) is not None
 
     @property

@@ -152,7 +152,7 @@ class Fate(Enum):
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"
     LOST = "its rows are lost"
-    IN_DOUBT = "committed or aborted: it can no longer be found out"
+    IN_DOUBT = "committed or aborted, but it can no longer be found out which"
     UNKNOWN = "not known now"
 
 

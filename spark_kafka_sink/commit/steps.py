@@ -139,7 +139,7 @@ class FailureKind(Enum):
     NO_ANSWER = "no broker has answered in time"
     CONFLICT = "two attempts wrote to one partition"
     LOST = "a partition does not hold what was acknowledged"
-    IN_DOUBT = "committed or aborted: it can no longer be found out"
+    IN_DOUBT = "committed or aborted, but it can no longer be found out which"
     NOT_FIT = "the broker is not fit for mode single"
     BELOW_FLOOR = "the version is too old"
     NEWER_FORMAT = "the commit log was written by a newer version"

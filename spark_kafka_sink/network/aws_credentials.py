@@ -161,8 +161,9 @@ def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
 
     The digest is made from the id of a long-term access key, or from the role and the session of a
     profile or of a web identity. For single sign-on, it is made from the account and the role. The
-    result is empty if the options alone name the user, or if the user is known only after a
-    request, as for the role of a machine. Raise ConfigException if an option is invalid.
+    result is empty in two cases. No digest is needed if the options themselves name the user. None
+    can be made if only a request to AWS would tell the user, as for the role of a machine. Raise
+    ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 

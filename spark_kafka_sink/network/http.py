@@ -421,7 +421,7 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the delay in seconds that a Retry-After value sets, in seconds or as a date."""
+    """Return the delay that a Retry-After value asks for, in s. It is a number of s or a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

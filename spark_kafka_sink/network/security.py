@@ -223,9 +223,9 @@ def resolved_login(config: ProducerConfig) -> str:
 class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, None while it is being fetched. It is called at the construction
-    and for each exchange. If a file has the token (`source` is None), the first exchange uses the
-    token of the construction.
+    token: returns the valid token, None while it is being fetched. It is called once when this
+    object is made, and again for each exchange. If a file has the token (`source` is None), it is
+    not called for the first exchange, which uses the token of the first call.
     """
 
     def __init__(
@@ -279,8 +279,8 @@ class Security:
 
     Raise ConfigException if the configuration is invalid. wake: called from another thread when the
     login that a connection waits for is ready. is_one_of_many: whether other processes log in at
-    the same time. identity: the result of `login_identity`, if it is known. A login as another
-    user then fails, as it does after the first login.
+    the same time. identity: the result of `login_identity`, empty if it is not known. Each login
+    must be as this user. If it is not known, each login must be as the user of the first login.
     """
 
     def __init__(

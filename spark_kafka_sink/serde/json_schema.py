@@ -352,8 +352,8 @@ class _Fitter:
     ) -> list[JsonRule]:
         """Return the rules that are common to all branches that some row may fit.
 
-        A row may also fit a branch that the type of the column does not fit, because of nulls. For
-        example, a branch may demand another type of a nullable field. Then there are no rules.
+        A null can make a row fit a branch that the type of the column does not fit: for example, if
+        the branch requires another type of a nullable field. If it can, there are no rules.
         """
         found: list[list[JsonRule]] = []
         misfits: list[_Misfit] = []

@@ -116,7 +116,7 @@ class ExactlyOnce:
             if self.app_id is None:
                 message = (
                     f"exactlyOnce={self.mode.value} in write_batch needs the option txnAppId here: "
-                    "over Spark Connect and outside foreachBatch the query is not known"
+                    "the query is not known over Spark Connect, and not outside foreachBatch"
                 )
                 raise ConfigException(message)
             return replace(self, version=batch_id)

@@ -160,7 +160,7 @@ def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaClus
     for attempt, topic in attempts:
         with pytest.raises(InvalidTopicException) as refused:
             attempt()
-        said = f"{topic} is internal to Kafka, and producers may not write to it: use"
+        said = f"{topic} is internal to Kafka, and producers must not write to it: use"
         assert said in str(refused.value)
         assert "characters" not in str(refused.value)
     assert missing not in client.list_topics(timeout=30).topics

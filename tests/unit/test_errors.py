@@ -200,7 +200,7 @@ def test_advice_on_a_topic_of_the_brokers_own_is_neither_on_names_nor_to_create_
     code: int,
 ) -> None:
     said = advice(code, topic="__consumer_offsets") or ""
-    assert said.startswith("__consumer_offsets is internal to Kafka, and producers may not write")
+    assert said.startswith("__consumer_offsets is internal to Kafka, and producers must not write")
     assert advice(code, topic="flights") == advice(code)
 
 

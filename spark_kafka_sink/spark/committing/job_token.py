@@ -67,8 +67,8 @@ class JobToken:
                 file.write(_xor(content, part))
         except OSError as error:
             logger.warning(
-                "the delegation token %s will not be expired after the job: its credentials cannot "
-                "be kept on the driver (%s)", token.token_id, without_path(error),
+                "the delegation token %s stays valid after the job: the credentials to expire it "
+                "cannot be kept on the driver (%s)", token.token_id, without_path(error),
             )  # fmt: skip
             return None
         return made

@@ -134,7 +134,7 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     superseded = "was superseded by a newer run, which ends the open transactions"
     if is_newer:
         return superseded
-    until = f"brokers abort transactions that stay open within {plan.run.timeout_ms} ms"
+    until = f"brokers abort its open transactions after at most {plan.run.timeout_ms} ms"
     # At level 2, a newer run that has just aborted the driver's transaction looks like a timeout.
     if is_newer is None or level >= 2:
         return f"{superseded}, or timed out; {until}"

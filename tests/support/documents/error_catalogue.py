@@ -615,7 +615,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A topic that cannot be created",
-            "The brokers refuse the settings in `topic.*`, or the user may not create topics.",
+            (
+                "The brokers refuse the settings in `topic.*`, or the user is not allowed to create "
+                "topics."
+            ),
             "Correct the settings, grant CREATE, or create the topic yourself.",
             places=(
                 "admin/topic_requests.py:TopicRequests.check_creation",
@@ -681,7 +684,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "No producer id",
-            "The user may not write idempotently, or the coordinator refused the request.",
+            (
+                "The user is not allowed to write idempotently, or the coordinator refused the "
+                "request."
+            ),
             "Grant IDEMPOTENT_WRITE, or set `enable.idempotence` to false.",
             places=("producer/feature_level.py:no_producer_id",),
             tests=(
@@ -1333,9 +1339,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             (
                 "Use a string or binary key without `keyFormat`, or write without `atomic_layout`. "
-                "With your own `partitioner.class`, no column may be encoded: write without "
-                "`atomic_layout`. If the rows have a column `partition` that is not nullable, "
-                "columns may be encoded."
+                "With your own `partitioner.class`, encoded columns are not allowed: write without "
+                "`atomic_layout`. Encoded columns are allowed if the rows have a column "
+                "`partition` that is not nullable."
             ),
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
@@ -1626,8 +1632,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Records that cannot be read",
             (
-                "The records were deleted or are corrupt, the user may not read them, or no "
-                "broker answers."
+                "The records were deleted or are corrupt, the user is not allowed to read them, "
+                "or no broker answers."
             ),
             "Begin at another offset, or do what the message advises.",
             places=(

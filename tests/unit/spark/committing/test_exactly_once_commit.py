@@ -276,8 +276,7 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
     assert "written twice" not in said_of("q", 0, None)
     said = said_of("new", 0, BEFORE)
     assert (
-        "query new is written as a new stream of txnAppId 'app' (topic t, txnIdPrefix 'p');"
-        in said
+        "query new is written as a new stream of txnAppId 'app' (topic t, txnIdPrefix 'p');" in said
     )
     assert "query q wrote for it before, until micro-batch 6" in said
     said = said_of("q", 7, None)

@@ -162,7 +162,7 @@ def test_an_abort_waits_for_longer_than_the_linger_time(
 
 
 SUPERSEDED = "was superseded by a newer run, which ends the open transactions"
-UNTIL = "brokers abort transactions that stay open within 900000 ms"
+UNTIL = "brokers abort its open transactions after at most 900000 ms"
 
 
 @pytest.mark.parametrize(
