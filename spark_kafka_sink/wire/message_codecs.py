@@ -319,7 +319,7 @@ def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
         source.lines += [
             f"    if tag == {field.tag}:",
             *(f"        {line}" for line in inner.lines),
-            f"        if pos > end: raise ProtocolError('{field.name} is beyond its declared size')",
+            f"        if pos > end: raise ProtocolError('{field.name} is beyond its given size')",
         ]
     source.lines.append("    pos = end")
 

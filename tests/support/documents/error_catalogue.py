@@ -616,8 +616,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A topic that cannot be created",
             (
-                "The brokers refuse the settings in `topic.*`, or the user is not allowed to create "
-                "topics."
+                "The brokers refuse the settings in `topic.*`, or the user is not allowed to "
+                "create topics."
             ),
             "Correct the settings, grant CREATE, or create the topic yourself.",
             places=(

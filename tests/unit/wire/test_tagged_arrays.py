@@ -40,5 +40,5 @@ def test_what_is_behind_tagged_numbers_is_skipped() -> None:
 
 def test_tagged_numbers_that_are_larger_than_their_size_are_refused() -> None:
     # As above, but with a size of four bytes.
-    with pytest.raises(ProtocolError, match="numbers is beyond its declared size"):
+    with pytest.raises(ProtocolError, match="numbers is beyond its given size"):
         _read(bytes.fromhex("01 00 04 02 00000009 aa"))
