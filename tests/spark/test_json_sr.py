@@ -170,7 +170,7 @@ def test_rows_that_a_union_adds_are_refused_if_their_columns_differ(
     assert found_values(kafka, topic, registry) == expected
     with_color = to_kafka(spark.range(1).withColumn("color", F.lit("RED")), "id", "json_sr")
     for frame in (with_color.unionByName(first), first.union(with_color).coalesce(1)):
-        with pytest.raises(PySparkException, match="the column value has rows of two calls of to_"):
+        with pytest.raises(PySparkException, match="the column value has rows from two calls of to_"):
             save(frame, kafka.bootstrap, new_topic(1), schema_registry_url=url)
 
 
