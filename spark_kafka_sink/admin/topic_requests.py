@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     api_exception,
     error_code,
+    listed,
     one_line,
     topic_refusal,
 )
@@ -174,7 +175,7 @@ class TopicRequests:
             timeout_ms=self._request_timeout_ms,
             validate_only=True,
         )
-        given = ", ".join(f"{name}={value}" for name, value in new.options.items())
+        given = listed(f"{name}={value}" for name, value in new.options.items())
         failure = f"topics cannot be created with {given or 'the defaults of the brokers'}: "
         try:
             response = self._requests.send(request, new.min_version, to_controller=True)

@@ -38,6 +38,7 @@ from spark_kafka_sink.errors import (
     Option,
     TimeoutException,
     error_code,
+    listed,
 )
 from spark_kafka_sink.model import LARGEST_INT32, Node, check_topic_name
 from spark_kafka_sink.network.request_client import (
@@ -292,7 +293,7 @@ class TopicReader:
         missing = [number for number in numbers if number not in existing]
         if missing:
             has = f"the partitions 0 to {len(existing) - 1}"
-            message = f"topic {arguments.topic} has {has}, not {missing}"
+            message = f"topic {arguments.topic} has {has}, not {listed(map(str, missing))}"
             raise ConfigException(message)
         return numbers
 
@@ -303,7 +304,10 @@ class TopicReader:
             return self._lookup(arguments, numbers, _TIMESTAMPS[offsets], deadline)
         missing = [number for number in numbers if number not in offsets]
         if missing:
-            message = f"no offset is given for the partitions {missing} of topic {arguments.topic}"
+            message = (
+                f"no offset is given for these partitions of topic {arguments.topic}: "
+                f"{listed(map(str, missing))}"
+            )
             raise ConfigException(message)
         return {number: offsets[number] for number in numbers}
 

@@ -40,7 +40,7 @@ from spark_kafka_sink.config import (
     of_other_client,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException, Option, name_options
+from spark_kafka_sink.errors import ConfigException, Option, listed, name_options
 from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.schema_registry.settings import (
@@ -235,8 +235,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
-        names = ", ".join(ignored)
-        warn_once(logger, f"options of the Kafka source have no effect on a sink: {names}")
+        message = f"options of the Kafka source have no effect on a sink: {listed(ignored)}"
+        warn_once(logger, message)
     kafka = {}
     for name, value in given.items():
         if name in _SOURCE_ONLY:

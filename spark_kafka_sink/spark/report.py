@@ -142,7 +142,7 @@ class BadRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredRowsReport:
-    """The rows of a topic that were written although they are older than its retention.ms."""
+    """The rows of a topic that were sent although they are older than its retention.ms."""
 
     topic: str
     rows: int

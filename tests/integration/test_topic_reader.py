@@ -290,9 +290,9 @@ def test_a_reading_begins_and_ends_where_it_was_told_to_even_inside_a_batch(
     assert offsets(end={0: 5, 1: 0, 2: 30}) == {0: every_offset[:5], 2: every_offset[:30]}
     assert offsets(start="latest") == {}
     assert offsets(start={0: 50}, end={0: 20}) == {}
-    with pytest.raises(ConfigException, match=r"the partitions 0 to 2, not \[3\]"):
+    with pytest.raises(ConfigException, match=r"the partitions 0 to 2, not 3$"):
         offsets(partitions=[0, 3])
-    with pytest.raises(ConfigException, match=r"no offset is given for the partitions \[1\]"):
+    with pytest.raises(ConfigException, match=r"no offset is given for .*: 1$"):
         offsets(partitions=[0, 1], start={0: 1})
 
 

@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
     ConfigException,
     UnsupportedForMessageFormatException,
     advice,
+    listed,
     topic_refusal,
 )
 from spark_kafka_sink.logs import masked, warn_once, without_path
@@ -71,7 +72,7 @@ def warn_of_differences(
     if different:
         message = (
             f"topic {topic.name} exists and is not changed; options for new topics differ from it: "
-            f"{', '.join(different)}"
+            f"{listed(different)}"
         )
         warn_once(logger, message)
 

@@ -1,8 +1,9 @@
 """Dead letters: bad rows in a Kafka topic, or in a Parquet file in a folder.
 
-In the topic, a dead letter has the key, value, headers and timestamp of the row; additional headers
-(`ERROR_HEADERS`) describe the fault. If brokers refuse the dead letter, it is sent again without
-value and timestamp. If they refuse it again, it is sent without key and headers, too. The Parquet
+In the topic, a dead letter has the key, value and headers of the row; additional headers
+(`ERROR_HEADERS`) describe the fault. Its timestamp is the time of writing: with the timestamp of an
+old row, brokers would delete it at their next check. If brokers refuse the dead letter, it is sent
+again without value. If they refuse it again, it is sent without key and headers, too. The Parquet
 file has all columns of the row.
 """
 
@@ -28,7 +29,7 @@ from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
-from spark_kafka_sink.serde.row_rules import Fault, milliseconds, named_columns
+from spark_kafka_sink.serde.row_rules import milliseconds, named_columns
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.task_producer import TaskProducer
@@ -53,7 +54,7 @@ UNNAMED_HEADER: Final = "pykafka.error.unnamed"
 # The maximum length of a topic name in a dead letter: an invalid name may have any length.
 _TOPIC_BYTES: Final = 300
 # The columns that are left out of a dead letter at each attempt to send it.
-_LEFT_OUT: Final = ((), ("value", "timestamp"), ("key", "value", "headers", "timestamp"))
+_LEFT_OUT: Final = ((), ("value",), ("key", "value", "headers"))
 
 
 class BadBatch(NamedTuple):
@@ -197,13 +198,9 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
         faults.as_json,
     )
     headers = None if "headers" in left_out else columns.get("headers")
-    # Leave out timestamps that no broker accepts, and those that a broker may have refused.
-    refused = pa.array(bad.codes == FAULTS.index(Fault.REFUSED))
-    wrong_times = pc.or_(refused, pc.less(times, 0).fill_null(fill_value=False))
     letters = {
         "key": columns.get("key", pa.nulls(rows, pa.binary())),
         "value": columns["value"],
-        "timestamp": pc.if_else(wrong_times, None, times),
         "headers": with_headers(headers, added),
     }
     for name in left_out:

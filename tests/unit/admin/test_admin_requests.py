@@ -172,6 +172,20 @@ def test_what_is_said_against_settings_is_raised(
     assert f"{'x' * 1000}…" in str(refused.value), "a broker's words are cut"
 
 
+def test_of_many_settings_that_are_rejected_ten_are_named(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = tuple((f"c.{number}", "x") for number in range(12))
+    with (
+        admin_of(Network(clock, 0.0, codes.INVALID_CONFIG), monkeypatch) as asked,
+        pytest.raises(ApiException) as refused,
+    ):
+        asked.check_creation(NewTopic(configs=configs))
+    shown = ", ".join(f"topic.config.c.{number}=x" for number in range(10))
+    said = f"topics cannot be created with {shown} and 2 more: INVALID_CONFIG (40), "
+    assert str(refused.value).startswith(said)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -40,6 +40,7 @@ class Cluster:
     """One broker, which answers Metadata at once, and a clock that advances during waits.
 
     codes: the broker's errors for topics, by name. topic_number: the id of all topics, 0 for none.
+    partitions: the number of partitions of all topics.
     is_late: whether responses wait for `answer`. unsent: the error code of requests that cannot be
     sent, None if they can. nodes: the brokers that the reader has set. fetch_caps: the version
     limits of the Fetch requests, which get no response.
@@ -50,6 +51,7 @@ class Cluster:
         self.nodes: Mapping[int, Node] = {}
         self.codes: dict[str, int] = {}
         self.topic_number = 0
+        self.partitions = 1
         self.fetch_caps: list[int | None] = []
         self.asked: list[list[str | None]] = []
         self.is_late = False
@@ -95,11 +97,12 @@ class Cluster:
                     partitions=[
                         MetadataResponsePartition(
                             error_code=0,
-                            partition_index=0,
+                            partition_index=number,
                             leader_id=1,
                             replica_nodes=[],
                             isr_nodes=[],
                         )
+                        for number in range(self.partitions)
                     ],
                 )
                 for topic in message.topics or []
@@ -259,11 +262,11 @@ def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"start": {7: 0}, "end": {7: 5}}, r"topic t has the partitions 0 to 0, not \[7\]"),
-        ({"start": {0: 5, 7: 0}, "end": {7: 5, 0: 5}}, r"the partitions 0 to 0, not \[7\]"),
+        ({"start": {7: 0}, "end": {7: 5}}, "topic t has the partitions 0 to 0, not 7$"),
+        ({"start": {0: 5, 7: 0}, "end": {7: 5, 0: 5}}, "the partitions 0 to 0, not 7$"),
         ({"end": {0: 0, -1: 5}}, "end has -1: expected a partition number from 0 to 2147483647"),
-        ({"start": {0: 5}, "end": {}}, r"no offset is given for the partitions \[0\] of topic t"),
-        ({"start": {}, "end": {0: 5}}, r"no offset is given for the partitions \[0\] of topic t"),
+        ({"start": {0: 5}, "end": {}}, "given for these partitions of topic t: 0$"),
+        ({"start": {}, "end": {0: 5}}, "given for these partitions of topic t: 0$"),
     ],
 )
 def test_offsets_of_partitions_that_are_not_read_are_refused(
@@ -271,6 +274,21 @@ def test_offsets_of_partitions_that_are_not_read_are_refused(
 ) -> None:
     with pytest.raises(ConfigException, match=message):
         list(reader.read("t", **how))
+
+
+def test_of_many_partitions_that_cannot_be_read_ten_are_named(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    with pytest.raises(ConfigException) as absent:
+        list(reader.read("t", range(3000)))
+    numbers = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
+    assert str(absent.value) == f"topic t has the partitions 0 to 0, not {numbers} and 2989 more"
+    cluster.partitions = 3000
+    with pytest.raises(ConfigException) as without:
+        list(reader.read("wide", start={0: 5}, end=dict.fromkeys(range(3000), 5)))
+    assert str(without.value) == (
+        f"no offset is given for these partitions of topic wide: {numbers} and 2989 more"
+    )
 
 
 def test_without_partitions_those_are_read_that_have_offsets(reader: TopicReader) -> None:

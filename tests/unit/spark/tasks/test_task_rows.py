@@ -99,6 +99,67 @@ def test_bad_rows_are_not_counted_as_older_than_the_retention_of_their_topic(
         assert rows.finish().rows == len(partitions) - 2
 
 
+class RefusingOnce(AllTaken):
+    """A producer whose brokers refuse the value "refused", and letters with the value "long"."""
+
+    def __init__(self) -> None:
+        self.letters: list[dict[str, Any]] = []
+        self._waiting: list[tuple[Any, ...]] = []
+
+    def append(self, *given: object, **__: object) -> None:
+        """Keep a batch until the next flush."""
+        self._waiting.append(given)
+
+    def flush(self) -> None:
+        """Write batches in which no value is refused, and refuse the others."""
+        waiting, self._waiting = self._waiting, []
+        error = InvalidRecordException("refused")
+        error.code = codes.INVALID_RECORD
+        for topic, batch, on_failure in waiting:
+            refused = {"t": "refused", "dead": "long"}[topic]
+            values = np.array(batch["value"].to_pylist(), object)
+            if (values == refused).any():
+                rows = np.arange(batch.num_rows)
+                on_failure(AppendFailure(rows, rows[values == refused], error))
+            elif topic == "dead":
+                self.letters += batch.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us", tz="UTC")])
+def test_a_dead_letter_has_the_time_of_writing_however_old_its_row_is(kind: pa.DataType) -> None:
+    """Brokers would delete a letter with an old timestamp at their next check."""
+    old_ms = [1_000, 2_000, 3_000, 4_000, None]
+    values = ["good", "refused", "found", "long", "untimed"]
+    times = pa.array(old_ms, pa.timestamp("ms", tz="UTC") if kind != pa.int64() else kind)
+    batch = pa.record_batch(
+        {
+            "value": values,
+            "partition": pa.array([None, None, 7, 7, 7], pa.int32()),
+            "timestamp": times.cast(kind),
+        }
+    )
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    letters_to = {"onError": "deadLetter", "deadLetterTopic": "dead"}
+    producer = RefusingOnce()
+    options = sink_options(names | letters_to)
+    with TaskRows(options, cast(TaskProducer, producer), 0, 0) as rows:
+        rows.append(batch)
+        assert rows.flush() == 1
+    assert [each.get("timestamp") for each in producer.letters] == [None] * 4
+    found = {}
+    for letter in producer.letters:
+        headers = {each["key"]: each["value"] for each in letter["headers"]}
+        left_out = headers["pykafka.error.left.out"]
+        row = values[int(headers["pykafka.error.row"])]
+        found[row] = letter["value"], headers["pykafka.error.timestamp"], left_out
+    assert found == {
+        "refused": ("refused", b"2000", None),
+        "found": ("found", b"3000", None),
+        "long": (None, b"4000", b"value"),
+        "untimed": ("untimed", None, None),
+    }
+
+
 @pytest.mark.parametrize("mode", ["single", "two-phase"])
 def test_a_topic_column_may_not_name_the_commit_log(mode: str) -> None:
     names = {"kafka.bootstrap.servers": "127.0.0.1:1", "exactlyOnce": mode, "commitLogTopic": "log"}
