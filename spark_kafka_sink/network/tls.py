@@ -24,6 +24,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from spark_kafka_sink.auth.pem import certificate_subject, certificates, private_key
 from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
+from spark_kafka_sink.logs import shown_value, without_path
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -39,6 +40,8 @@ SYSTEM_FILES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+_FILE_VARIABLE: Final = "SSL_CERT_FILE"
+_FOLDERS_VARIABLE: Final = "SSL_CERT_DIR"
 # The hash of a certificate's subject, and a number.
 _HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _MAX_CONTEXTS: Final = 16
@@ -141,50 +144,85 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
-    default = ssl.get_default_verify_paths()
-    if default.cafile or _has_certificates(default.capath):
-        context.set_default_verify_paths()
+    """Trust the certificates of OpenSSL's file and folders, or else those of a usual place.
+
+    Raise ConfigException if the file that SSL_CERT_FILE names has no certificate. OpenSSL would
+    ignore that, and each broker would be rejected, or accepted by certificates of the system that
+    the variable replaces. SSL_CERT_DIR may name an empty folder, as it does if only SSL_CERT_FILE
+    is to count.
+    """
+    file, folders, is_named = _openssl_places()
+    why = _why_not_loaded(context, file)
+    if why and is_named:
+        raise ConfigException(
+            f"no certificate can be loaded from the file {shown_value(file)} that the environment "
+            f"variable {_FILE_VARIABLE} names ({why}): correct or unset the variable, or set "
+            f"{_TRUSTSTORE}"
+        )
+    # OpenSSL reads the certificates of a folder only during handshakes.
+    filled = [each for each in folders if _has_certificates(each)]
+    for each in filled:
+        context.load_verify_locations(capath=each)
+    if filled or not why:
         return
-    for path in SYSTEM_FILES:
-        with suppress(OSError):  # also catches ssl.SSLError
-            context.load_verify_locations(path)
-            return
+    if any(not _why_not_loaded(context, each) for each in SYSTEM_FILES):
+        return
     with suppress(ImportError):
-        context.load_verify_locations(importlib.import_module("certifi").where())
-        return
+        if not _why_not_loaded(context, importlib.import_module("certifi").where()):
+            return
     raise ConfigException(
         "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
 
 
-def _has_certificates(folder: str | None) -> bool:
+def _openssl_places() -> tuple[str, list[str], bool]:
+    """Return the file and the folders where OpenSSL looks for the system's certificates.
+
+    The last value says whether SSL_CERT_FILE names the file.
+    """
+    default = ssl.get_default_verify_paths()
+    file = os.environ.get(_FILE_VARIABLE)
+    folders = os.environ.get(_FOLDERS_VARIABLE) or default.openssl_capath
+    return file or default.openssl_cafile, folders.split(os.pathsep), bool(file)
+
+
+def _why_not_loaded(context: ssl.SSLContext, path: str) -> str:
+    """Load the certificates of a file; return why it has none, empty if it has some."""
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError:
+        return "it has no certificate, or a broken one"
+    except OSError as error:
+        return without_path(error)
+    # The file may also have only revocation lists, which load without an error.
+    return "" if context.cert_store_stats()["x509"] else "it has only revocation lists"
+
+
+def _has_certificates(folder: str) -> bool:
     """Return whether a folder has a certificate under a name by which OpenSSL looks for it."""
     with suppress(OSError):
         return any(
-            _HASH_NAME.fullmatch(each.name) and each.is_file()
-            for each in Path(folder or "/nowhere").iterdir()
+            _HASH_NAME.fullmatch(each.name) and each.is_file() for each in Path(folder).iterdir()
         )
     return False
 
 
 def _system_versions() -> tuple[object, ...]:
-    """Return a value that changes when the files of the system's certificates change."""
-    default = ssl.get_default_verify_paths()
-    paths = [default.cafile, default.capath, *SYSTEM_FILES]
-    found = [_version(each) for each in paths if each is not None]
-    if not any(found):
-        with suppress(ImportError):
-            found.append(_version(importlib.import_module("certifi").where()))
-    return tuple(found)
+    """Return a value that changes when the system's certificates, or their places, change."""
+    file, folders, is_named = _openssl_places()
+    found = [_version(each) for each in (file, *folders, *SYSTEM_FILES)]
+    with suppress(ImportError):
+        found.append(_version(importlib.import_module("certifi").where()))
+    return is_named, *found
 
 
 def _version(path: str) -> tuple[object, ...]:
-    """Return path, time, size and inode of a file or a folder; empty if it does not exist."""
+    """Return path, time, size and inode of a file or a folder; only the path if there is none."""
     try:
         found = Path(path).stat()
     except OSError:
-        return ()
+        return (path,)
     return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 

@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final, NoReturn
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from support.brokers import keys
@@ -681,8 +684,12 @@ def test_equal_settings_share_a_context_and_renewed_ones_do_not(
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine where Python finds no certificates; it has the path of the system's first file."""
     _kept_context.cache_clear()
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    built = ssl.get_default_verify_paths()._replace(
+        openssl_cafile=str(tmp_path / "built.pem"), openssl_capath=str(tmp_path / "built")
+    )
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: built)
     monkeypatch.setattr(tls, "SYSTEM_FILES", (str(tmp_path / "first"), str(tmp_path / "second")))
     monkeypatch.setitem(sys.modules, "certifi", None)
     return tmp_path
@@ -702,9 +709,78 @@ def _is_trusted(made: Certificates, folder: Path) -> bool:
 def test_without_a_truststore_the_system_s_certificates_count(
     nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (nowhere / "ca.pem").write_text(made.root)
-    monkeypatch.setenv("SSL_CERT_FILE", str(nowhere / "ca.pem"))
+    (nowhere / "built.pem").write_text(made.root)
     assert _is_trusted(made, nowhere)
+    (nowhere / "ca.pem").write_text(made.other_root)
+    monkeypatch.setenv("SSL_CERT_FILE", str(nowhere / "ca.pem"))
+    assert not _is_trusted(made, nowhere)
+    # As if it were not set.
+    monkeypatch.setenv("SSL_CERT_FILE", "")
+    assert _is_trusted(made, nowhere)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        ("", "it has no certificate, or a broken one"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "or a broken one"),
+    ],
+    ids=["missing", "empty", "broken"],
+)
+def test_a_file_that_ssl_cert_file_names_counts_or_is_an_error(
+    nowhere: Path,
+    made: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str | None,
+    why: str,
+) -> None:
+    for other in ("built.pem", "first"):
+        (nowhere / other).write_text(made.root)
+    client_context(TlsSettings())
+    file = nowhere / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(ConfigException) as caught:
+        client_context(TlsSettings())
+    assert f"'{file}' that the environment variable SSL_CERT_FILE names" in str(caught.value)
+    assert why in str(caught.value)
+    client_context(TlsSettings(truststore=made.root))
+    file.write_text(made.root)
+    assert _is_trusted(made, nowhere)
+
+
+def test_a_file_of_revocations_alone_has_no_certificate(
+    nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
+    builder = x509.CertificateRevocationListBuilder(name, now, now + timedelta(days=1))
+    revoked = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    (nowhere / "built.pem").write_text(revoked)
+    (nowhere / "first").write_text(made.root)
+    assert _is_trusted(made, nowhere)
+    monkeypatch.setenv("SSL_CERT_FILE", str(nowhere / "built.pem"))
+    with pytest.raises(ConfigException, match=r"SSL_CERT_FILE names .it has only revocation lists"):
+        client_context(TlsSettings())
+
+
+def test_a_folder_that_ssl_cert_dir_names_may_be_empty_or_one_of_several(
+    nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "built.pem").write_text(made.root)
+    monkeypatch.setenv("SSL_CERT_DIR", str(nowhere / "none"))
+    assert _is_trusted(made, nowhere)
+    (nowhere / "built.pem").unlink()
+    (nowhere / "first").write_text(made.root)
+    monkeypatch.setenv("SSL_CERT_DIR", f"{nowhere / 'none'}:{nowhere / 'certs'}")
+    assert _is_trusted(made, nowhere)
+    (nowhere / "certs").mkdir()
+    (nowhere / "certs" / "89abcdef.0").write_text(made.root)
+    # OpenSSL looks there, but not for a certificate of another name.
+    assert not _is_trusted(made, nowhere)
 
 
 def test_a_folder_counts_only_if_it_has_a_certificate_under_its_hash(
