@@ -147,25 +147,28 @@ class OAuth:
         self._values = values
         self._random = Random()  # noqa: S311 - jitter, not secrets
         settings = self._settings()
-        self._callable: TokenCallable | None = None
         self.origin = Option(_URL if settings.is_java else _RETRIEVER)
         """The option that determines where tokens come from."""
         self._shared: Callable[[], TokenSource] | None = None
-        # The user at the token endpoint: see `_user`.
-        self._at_endpoint: tuple[object, ...] = ()
+        self._callable: TokenCallable | None = None
+        # See `_user`.
+        self._user = _user(settings, {})
         if settings.path is not None:
             self.file_token()
             return
         named: object = None
         if not settings.is_java:
-            named = self._loaded(settings).named
+            self._callable = TokenCallable.load(
+                str(Option(_RETRIEVER)), settings.retriever, settings.shown_retriever
+            )
+            named = self._callable.named
         elif settings.url is not None:
-            self._at_endpoint = self._checked_endpoint(settings)
+            self._user = self._checked_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # `_at_endpoint`: the assertion file may be of another user than for an earlier client.
+        # `_user`: the assertion file may be of another user than for an earlier client.
         # `id(named)`: a notebook may define a callable again under the same name.
         key = (
-            *(settings, self._at_endpoint, _as_written(config)),
+            *(settings, self._user, _as_written(config)),
             *(renewal_options(config), id(named)),
         )
         self._shared = lambda: SOURCES.source(key, lambda: self._source(settings, begin))
@@ -179,9 +182,10 @@ class OAuth:
         """Return the token that is in the file now.
 
         Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
-        no valid token.
+        no valid token, or if the extensions have changed.
         """
         settings = self._settings()
+        self._check_user(_user(settings, {}))
         return bearer_token(
             self._values.file(_URL, settings.path or "").strip(),
             time.time(),
@@ -232,19 +236,24 @@ class OAuth:
         """
         try:
             settings = self._settings()
-            if not settings.is_java:
-                return self._loaded(settings).token(dict(settings.extensions))
+            if self._callable is not None or not settings.is_java:
+                self._check_user(_user(settings, {}))
+            if self._callable is not None:
+                return self._callable.token(dict(settings.extensions))
             return self._asked(settings)
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
 
-    def _loaded(self, settings: OAuthSettings) -> TokenCallable:
-        """Return the callable of the settings. Raise ConfigException if it cannot be imported."""
-        if self._callable is None or self._callable.name != settings.retriever:
-            self._callable = TokenCallable.load(
-                str(Option(_RETRIEVER)), settings.retriever, settings.shown_retriever
+    def _check_user(self, found: tuple[object, ...]) -> None:
+        """Raise SaslAuthenticationException if the user is not that of this client.
+
+        Otherwise, the clients that share the token would log in as another user.
+        """
+        if found != self._user:
+            raise SaslAuthenticationException(
+                "the client id, the token endpoint, the Python callable, an extension, or the user "
+                f"of the assertion has changed since this client was created: {OTHER_USER}"
             )
-        return self._callable
 
     # -- tokens from an endpoint -------------------------------------------------------------------
 
@@ -275,13 +284,7 @@ class OAuth:
         from spark_kafka_sink.network.http import HttpException, HttpLimits, post  # noqa: PLC0415
 
         form, headers = self._form(settings)
-        if _user(settings, form) != self._at_endpoint:
-            # Otherwise, the other clients that share the token would log in as another user.
-            raise TokenException(
-                "the client id, the token endpoint, an extension, or the user of the assertion has "
-                f"changed since this client was created: {OTHER_USER}",
-                is_final=True,
-            )
+        self._check_user(_user(settings, form))
         limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
         try:
             answer = post(settings.url or "", form, headers, limits, self._tls_context(settings))
@@ -587,10 +590,14 @@ def _digest(values: list[object]) -> str:
 
 
 def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[object, ...]:
-    """Return what identifies the user in a token request: the names, not the secrets.
+    """Return what identifies the user of a token: the names, not the secrets.
 
-    The endpoint and the extensions count: another tenant may have a client of the same name.
+    The endpoint and the extensions count: another tenant may have a client of the same name. So
+    does the name of a Python callable. A token in a file names its user itself. form: the form of
+    the token request, empty if there is none.
     """
+    if settings.path is not None or not settings.is_java:
+        return settings.retriever, settings.extensions
     found = assertion_in(form)
     names = settings.client_id, subject(found, "iss"), subject(found)
     return *names, settings.url, settings.extensions

@@ -77,7 +77,8 @@ _SENT_IN_CLEAR: Final = {
     AWS_MSK_IAM: "AWS token",
 }
 # The options that determine the user, outside and inside JAAS. At another token endpoint, or with
-# other extensions, a client of the same name may be another user.
+# other extensions, a client of the same name may be another user. Another Python callable may
+# return the tokens of another user.
 _NAMES: Final = frozenset(
     {
         "sasl_username",
@@ -85,6 +86,7 @@ _NAMES: Final = frozenset(
         "sasl_oauthbearer_client_credentials_client_id",
         "sasl_oauthbearer_assertion_claim_iss",
         "sasl_oauthbearer_assertion_claim_sub",
+        "sasl_oauthbearer_jwt_retriever_class",
         "sasl_oauthbearer_token_endpoint_url",
     }
 )
@@ -128,11 +130,12 @@ def login_identity(config: ProducerConfig) -> str:
 
     It is the principal in the ticket cache, or the user of the OAuth token, assertion or template
     in a file. If an option determines the user by a reference (``${…}``), it is a digest of the
-    resolved values: of names, of the token endpoint, and of the extensions of OAUTHBEARER. For
-    AWS_MSK_IAM, it is a digest of the long-term access key, or of the role of a profile. Without
-    SASL, it is a digest of the subject of the client certificate, if the certificate is in a file
-    or set by a reference. It is empty if the options alone determine the user. Tokens that an
-    endpoint or a Python callable returns, and session tokens of AWS, are not taken into account.
+    resolved values: of names, of the token endpoint, of the Python callable, and of the extensions
+    of OAUTHBEARER. For AWS_MSK_IAM, it is a digest of the long-term access key, or of the role of a
+    profile. Without SASL, it is a digest of the subject of the client certificate, if the
+    certificate is in a file or set by a reference. It is empty if the options alone determine the
+    user. Tokens that an endpoint or a Python callable returns, and session tokens of AWS, are not
+    taken into account.
 
     Raise KafkaException, as the login would, if the user cannot be found. If this function returned
     a key instead, two users could share a producer.
@@ -490,8 +493,7 @@ class Security:
         """Raise AuthenticationException if the user is not that of `identity` any more."""
         if not self._identity or self._kerberos is not None:
             return
-        found = login_identity(self._config)
-        if found in ("", self._identity):
+        if login_identity(self._config) == self._identity:
             return
         message = f"the user of the credentials changed while a client was created: {OTHER_USER}"
         if self._config.has_sasl:

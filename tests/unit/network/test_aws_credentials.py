@@ -479,6 +479,20 @@ def test_a_profile_that_is_missing_is_no_user_of_aws(
         assert login_identity(users.config) == ""
 
 
+@pytest.mark.parametrize("place", ["profile", "default profile"])
+def test_a_client_of_one_user_of_aws_is_never_made_without_this_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    users = Users(place, tmp_path, monkeypatch)
+    users.set("ALICE")
+    identity = login_identity(users.config)
+    assert identity
+    # AWS's default chain would go on with the role of the machine.
+    (tmp_path / "credentials").unlink()
+    with pytest.raises(SaslAuthenticationException, match="a client cannot change its user"):
+        Security.of(users.config, identity=identity)
+
+
 def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts: Sts) -> None:
     role = 'awsRoleArn="arn:aws:iam::000000000000:role/writer"'
     log_in(broker, sasl_jaas_config=f"{MODULE} {role};")

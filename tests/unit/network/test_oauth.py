@@ -50,6 +50,7 @@ NODE = Node(id=1, host="h", port=1)
 WAIT_S = 30
 KEY = new_key()
 OPTION = "sasl.oauthbearer"
+CHANGED = "the Python callable, an extension, or the user of the assertion has changed since"
 
 
 @pytest.fixture
@@ -316,8 +317,8 @@ def test_a_token_of_one_user_is_never_refreshed_as_another_user(
     assert "Bearer of-alice\x01" in exchange(alice).first().decode()
     monkeypatch.setenv("CLIENT_OF_TEST", "bob")
     assert problem_of_a_refresh(alice) == (
-        "the client id, the token endpoint, an extension, or the user of the assertion has "
-        "changed since this client was created: "
+        "the client id, the token endpoint, the Python callable, an extension, or the user of the "
+        "assertion has changed since this client was created: "
         "a client cannot change its user, so create a new client"
     )
     assert "Bearer of-bob\x01" in first_message(options)
@@ -340,7 +341,7 @@ def test_a_token_of_one_tenant_or_pool_is_never_refreshed_as_that_of_another(
     )
     exchange(made)
     monkeypatch.setenv(changed, f"{server.url}?tenant=2")
-    assert "the token endpoint, an extension, or" in problem_of_a_refresh(made)
+    assert CHANGED in problem_of_a_refresh(made)
     made.close()
 
 
@@ -598,25 +599,27 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_reference_names_the_callable_each_time_a_token_is_fetched(
+def test_a_reference_names_the_callable_of_each_new_client(
     own_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"{OPTION}.jwt.retriever.class"
     options = config(None) | {name: "${env:RETRIEVER_OF_TEST}"}
     for token in ("abc", "def"):
         monkeypatch.setenv("RETRIEVER_OF_TEST", f"own_tokens_of_test.of_{token}")
-        # It ends before the next token is wanted.
-        setattr(own_module, f"of_{token}", lambda token=token: (token, time.time() + 0.01))
+        setattr(own_module, f"of_{token}", lambda token=token: (token, 2e9))
         made = security(options)
         assert f"auth=Bearer {token}\x01" in exchange(made).first().decode()
         assert isinstance(made._oauth, OAuth)
         assert "of_" not in repr(made._oauth._settings())
-    # Now of the client that was made before: its source calls what the variable names today.
-    own_module.of_ghi = lambda: ("ghi", 2e9)  # type: ignore[attr-defined] # made here
-    monkeypatch.setenv("RETRIEVER_OF_TEST", "own_tokens_of_test.of_ghi")
-    assert isinstance(made._oauth, OAuth)
-    assert made._oauth._fetch().value == "ghi"
-    made.close()
+        # Another callable may return the tokens of another user, which an opaque token hides.
+        own_module.of_ghi = lambda: ("ghi", 2e9)  # type: ignore[attr-defined] # made here
+        for other in ("own_tokens_of_test.of_ghi", "ClientCredentialsJwtRetriever"):
+            monkeypatch.setenv("RETRIEVER_OF_TEST", other)
+            with pytest.raises(TokenException):
+                made._oauth._fetch()
+        monkeypatch.setenv("RETRIEVER_OF_TEST", "own_tokens_of_test.of_ghi")
+        assert CHANGED in problem_of_a_refresh(made)
+        made.close()
     own_module.fails = 5  # type: ignore[attr-defined]
     for wrong in ("own_tokens_of_test.fails", "hunter2.Tokens", "hunter2", "org.hunter2.Tokens"):
         monkeypatch.setenv("RETRIEVER_OF_TEST", wrong)
@@ -626,6 +629,42 @@ def test_a_reference_names_the_callable_each_time_a_token_is_fetched(
         assert f"{name} is '${{env:RETRIEVER_OF_TEST}}'" in said
         assert wrong not in said
         assert "hunter2" not in said
+
+
+def test_a_client_of_an_endpoint_never_gets_the_tokens_of_a_callable(
+    own_module: ModuleType, server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_module.ever = lambda: ("abc", 2e9)  # type: ignore[attr-defined] # made here
+    monkeypatch.setenv("RETRIEVER_OF_TEST", "ClientCredentialsJwtRetriever")
+    made = security(
+        by_secret(server.url) | {f"{OPTION}.jwt.retriever.class": "${env:RETRIEVER_OF_TEST}"}
+    )
+    exchange(made)
+    monkeypatch.setenv("RETRIEVER_OF_TEST", "own_tokens_of_test.ever")
+    assert CHANGED in problem_of_a_refresh(made)
+    made.close()
+
+
+@pytest.mark.parametrize("is_in_file", [False, True], ids=["callable", "file"])
+def test_a_client_keeps_its_extensions(
+    own_module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_in_file: bool
+) -> None:
+    own_module.ever = lambda: ("opaque", 2e9)  # type: ignore[attr-defined] # made here
+    (tmp_path / "token").write_text("opaque")
+    monkeypatch.setenv("POOL_OF_TEST", "pool-1")
+    jaas = f'{MODULE} required extension_identityPoolId="${{env:POOL_OF_TEST}}";'
+    options = by_callable("ever")
+    if is_in_file:
+        options = config(f"file://{tmp_path}/token")
+    made = security(options | {"sasl.jaas.config": jaas})
+    assert "identityPoolId=pool-1\x01" in exchange(made).first().decode()
+    monkeypatch.setenv("POOL_OF_TEST", "pool-2")
+    if is_in_file:
+        with pytest.raises(SaslAuthenticationException, match=CHANGED):
+            made.login(NODE, 0.5)
+    else:
+        assert CHANGED in problem_of_a_refresh(made)
+    made.close()
 
 
 def test_the_callable_of_a_reference_is_not_shown_if_it_fails(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.brokers import keys
 from support.brokers.certificates import Authority
+from support.brokers.token_server import new_key
 from support.programs.forked import in_child
 
 from spark_kafka_sink import KafkaProducer
@@ -727,6 +728,9 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         "assertion": signed | {"sasl_oauthbearer_assertion_file": f"{folder}/secret"},
         "key of assertions": signed
         | {"sasl_oauthbearer_assertion_private_key_file": f"{folder}/secret"},
+        "template of assertions": signed
+        | {"sasl_oauthbearer_assertion_template_file": f"{folder}/secret"}
+        | {"sasl_oauthbearer_assertion_private_key_file": "key.pem"},
     }
     ways |= {name: ("PYKAFKA_ALLOWED_PATHS", options) for name, options in by_path.items()}
     token = oauth | {"sasl_oauthbearer_token_endpoint_url": f"file://{folder}/secret"}
@@ -785,6 +789,10 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
 ) -> None:
     written(tmp_path)
     variable, options = by_each_way(tmp_path)[way]
+    if way == "template of assertions":
+        # The key is shipped, so only the template can be forbidden.
+        (tmp_path / "key.pem").write_text(new_key())
+        monkeypatch.setattr(option_values, "_finders", [{"key.pem": f"{tmp_path}/key.pem"}.get])
     if way == "endpoint by a reference":
         monkeypatch.setenv("SECRET_OF_A_TEST", f"http://127.0.0.1:1/{SECRET}")
     for forbidden in ("", "nothing" if variable == "PYKAFKA_ENV_ALLOWLIST" else "/nothing"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -68,6 +70,10 @@ BY_ENDPOINT = {
     f"{OAUTH}.client.credentials.client.id": "u",
     f"{OAUTH}.client.credentials.client.secret": "p",
 }
+BY_CALLABLE = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.jwt.retriever.class": "${env:CALLABLE_OF_A_TEST}",
+}
 BY_EXTENSION = {
     "sasl.mechanism": "OAUTHBEARER",
     f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
@@ -93,6 +99,8 @@ class Users:
             )
         )
         self._monkeypatch = monkeypatch
+        self._callables = ModuleType("tokens_of_a_test")
+        monkeypatch.setitem(sys.modules, "tokens_of_a_test", self._callables)
 
     def set(self, user: str, *, password: str = "p", is_opaque: bool = False) -> None:
         """Set the user."""
@@ -103,6 +111,8 @@ class Users:
         self._monkeypatch.setenv("USER_OF_A_TEST", user)
         self._monkeypatch.setenv("URL_OF_A_TEST", f"http://127.0.0.1:1/{user}/token")
         self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+        setattr(self._callables, user, lambda: (f"opaque-{user}", None))
+        self._monkeypatch.setenv("CALLABLE_OF_A_TEST", f"tokens_of_a_test.{user}")
 
     def remove(self) -> None:
         """Remove the file, and unset the environment variables."""
@@ -130,15 +140,8 @@ def config(options: dict[str, str], folder: Path) -> ProducerConfig:
 @pytest.mark.parametrize(
     "options",
     [
-        BY_FILE,
-        BY_ASSERTION,
-        BY_TEMPLATE,
-        BY_NAME,
-        IN_JAAS,
-        BY_JAAS_REFERENCE,
-        BY_CLIENT_ID,
-        BY_ENDPOINT,
-        BY_EXTENSION,
+        *(BY_FILE, BY_ASSERTION, BY_TEMPLATE, BY_NAME, IN_JAAS, BY_JAAS_REFERENCE),
+        *(BY_CLIENT_ID, BY_ENDPOINT, BY_CALLABLE, BY_EXTENSION),
     ],
     ids=[
         "token",
@@ -149,6 +152,7 @@ def config(options: dict[str, str], folder: Path) -> ProducerConfig:
         "whole JAAS",
         "client id",
         "token endpoint",
+        "callable",
         "extension",
     ],
 )
@@ -177,7 +181,7 @@ def test_tasks_of_two_users_do_not_share_a_producer(
     "options",
     [
         *(BY_TEMPLATE, BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID),
-        *(BY_ENDPOINT, BY_EXTENSION),
+        *(BY_ENDPOINT, BY_CALLABLE, BY_EXTENSION),
     ],
 )
 def test_an_identity_does_not_show_a_name_that_a_variable_gives(
