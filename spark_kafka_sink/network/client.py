@@ -447,10 +447,12 @@ class NetworkClient:
         """
         connection = state.connection
         was = "ready" if state.is_ready else "being made"
-        if connection is not None and error is not None:
-            awaits_renewal = connection.awaits_login_since is not None
-            is_renewal = connection.is_renewing or awaits_renewal
-            self._metrics.authentication_failed(is_renewal=is_renewal)
+        if error is not None:
+            # A login may also fail before there is a connection.
+            self._metrics.authentication_failed(
+                is_renewal=connection is not None
+                and (connection.is_renewing or connection.awaits_login_since is not None)
+            )
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)

@@ -44,7 +44,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "failed_authentications": meter(
         "failed-authentication",
         "connections",
-        "connections that broker or client rejected at the TLS handshake or the first login",
+        "connections that failed at the TLS handshake or the first login, also before they opened",
     ),
     # The recorded value is the time in ms.
     "reauthentications": (
@@ -161,7 +161,7 @@ class NetworkMetrics:
         self._all.reauthentications.add(latency_ms)
 
     def authentication_failed(self, *, is_renewal: bool) -> None:
-        """Record a rejected login. is_renewal: whether it was a re-authentication."""
+        """Record a failed login. is_renewal: whether it was a re-authentication."""
         if is_renewal:
             self._all.failed_reauthentications.add(1)
         else:

@@ -69,6 +69,14 @@ def world(logins: Logins) -> World:
     return World(BOOTSTRAP[:1], CONFIG, security=cast("Security", logins))
 
 
+def failures(world: World) -> tuple[float, float]:
+    """Return how many first logins and how many re-authentications failed."""
+    world.client._metrics.fold(world.now)
+    registry = world.client._metrics._metrics
+    found = {name.name: value for name, value in registry.measure(world.now).items()}
+    return found["failed-authentication-total"], found["failed-reauthentication-total"]
+
+
 def test_no_connection_is_made_before_there_is_a_login(world: World, logins: Logins) -> None:
     world.client.send(metadata())
     assert world.poll() == []
@@ -198,10 +206,7 @@ def test_if_the_login_fails_after_the_session_s_end_requests_fail_as_never_sent(
     assert (failed.request, failed.was_sent) == (held, False)
     assert failed.reason.startswith("not sent: ")
     assert world.selector.requests_to(BOOTSTRAP[0].port) == before
-    registry = world.client._metrics._metrics
-    measured = {name.name: value for name, value in registry.measure(world.now).items()}
-    assert measured["failed-reauthentication-total"] == 1
-    assert measured["failed-authentication-total"] == 0
+    assert failures(world) == (0, 1)
 
 
 def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:
@@ -211,6 +216,9 @@ def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins:
     assert isinstance(down, NodeDown)
     assert isinstance(failed, RequestFailed)
     assert failed.error is logins.refusal
+    assert failures(world) == (1, 0)
+    world.poll()
+    assert failures(world) == (1, 0)
 
 
 def test_a_refusal_that_may_end_soon_is_tried_again_with_a_pause(
@@ -225,6 +233,7 @@ def test_a_refusal_that_may_end_soon_is_tried_again_with_a_pause(
         world.now += 1.2
     assert len(events) == 20
     assert all(isinstance(each, NodeDown) and each.error is logins.refusal for each in events)
+    assert failures(world) == (20, 0)
     logins.refusal = None
     for _ in range(4):
         world.poll()
