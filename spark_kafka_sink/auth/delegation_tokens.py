@@ -163,9 +163,9 @@ def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
     if now_ms >= token.expiry_timestamp_ms:
         return (
             f"the token expired at {_utc(token.expiry_timestamp_ms)} unless the driver renewed "
-            "it; while tasks run, the driver renews tokens only in a classic session after "
-            f"register(spark): call it there; otherwise raise {_EXPIRY} of the brokers, or let "
-            "tasks take less time"
+            "it; while tasks run, the driver renews tokens only in a classic session, for "
+            "write_batch and after register(spark): call it there; otherwise raise "
+            f"{_EXPIRY} of the brokers, or let tasks take less time"
         )
     return (
         f"the token should be valid until {_utc(token.expiry_timestamp_ms)} at least: somebody may "

@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
-from spark_kafka_sink.spark.driver.hooks.notes import join_options
+from spark_kafka_sink.spark.driver.hooks.notes import is_hooked, join_options
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
+from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.saves import only_save
 from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
 from spark_kafka_sink.spark.micro_batch import (
@@ -48,7 +49,8 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     txnAppId. With exactlyOnce, a second save of one batch to the same topic needs another txnAppId.
     As in a stream, the cluster is checked only once in kafka.metadata.max.age.ms, and each report
     is a line in the file reportPath. In a classic session errors are found before Spark computes
-    the rows. Raise the exceptions of ``df.write``; Spark then ends the query.
+    the rows, and a delegation token is renewed while tasks run. Raise the exceptions of
+    ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
@@ -69,11 +71,15 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     of_query = {} if micro_batch is None else query_option(micro_batch)
     given = {**options, **of_session, **batch_id_option(batch_id), **of_query}
     look = check_options_and_columns if is_connect(df) else check_batch_write
-    look(df.schema, join_options(None, given))
-    with only_save(join_options(None, given), batch_id, micro_batch) as is_retry:
+    named = join_options(None, given)
+    look(df.schema, named)
+    with only_save(named, batch_id, micro_batch) as is_retry:
         if micro_batch is not None:
             given |= query_option(micro_batch._replace(is_retry=is_retry))
-        df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
+        writer = df.write.format(KafkaDataSource.name()).mode("append").options(**given)
+        # A hooked writer renews the token itself.
+        with renewing_token({} if is_hooked(writer) else named, writer):
+            writer.save()
 
 
 def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:

@@ -244,7 +244,10 @@ def test_a_refusal_names_the_setting_of_the_brokers() -> None:
     for now_ms, sentence in (
         (DAY - 1, "should be valid until 1970-01-02T00:00:00+00:00 at least: "),
         (DAY, "expired at 1970-01-02T00:00:00+00:00 unless the driver renewed it"),
-        (DAY, "the driver renews tokens only in a classic session after register(spark): call it"),
+        (
+            DAY,
+            "only in a classic session, for write_batch and after register(spark): call it there",
+        ),
         (DAY, "otherwise raise delegation.token.expiry.time.ms of the brokers, or let tasks"),
         (7 * DAY, "life ended at 1970-01-08T00:00:00+00:00: raise delegation.token.max.lifetime"),
     ):

@@ -43,6 +43,11 @@ def is_first_time(writer_class: Any) -> bool:
     return True
 
 
+def is_hooked(writer: object) -> bool:
+    """Return whether a writer has the hooks of `register`."""
+    return hasattr(writer, _MARK)
+
+
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
     """Record the method calls of all writers of a class that are created from now on."""
     init = writer_class.__init__

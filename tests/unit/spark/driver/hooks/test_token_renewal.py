@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import TimeoutException
 from spark_kafka_sink.spark.driver.hooks import token_renewal
+from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
 from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query, renewing_token
+from spark_kafka_sink.spark.driver.write_batch import write_batch
 from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import SinkOptions
 
@@ -126,6 +132,61 @@ def test_a_client_of_spark_connect_renews_none(renewals: Renewals) -> None:
     before = threads()
     with renewing_token(GIVEN, DataFrameWriter.__new__(DataFrameWriter)):
         assert {*threads()} <= {*before}
+    assert renewals.calls.empty()
+
+
+class Frame:
+    """A DataFrame, and also its writer, whose job ends when a test says so."""
+
+    sparkSession = SimpleNamespace(  # noqa: N815 - Spark's name
+        conf=SimpleNamespace(get=lambda _, default: default),
+        sparkContext=SimpleNamespace(getLocalProperty=lambda _: None),
+    )
+    schema = StructType([StructField("value", StringType())])
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        self.save = job
+        self.write = self
+
+    def format(self, _: str) -> Frame:
+        """Set the format."""
+        return self
+
+    def mode(self, _: str) -> Frame:
+        """Set the mode."""
+        return self
+
+    def options(self, **_: str) -> Frame:
+        """Set the options."""
+        return self
+
+
+@pytest.fixture
+def no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write_batch` takes any frame, and asks no broker."""
+    module = import_module("spark_kafka_sink.spark.driver.write_batch")
+    for name in ("check_frame", "check_batch_write"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_checks")
+def test_write_batch_renews_the_token_without_register(renewals: Renewals) -> None:
+    def job() -> None:
+        renewals.wait_for("renew")
+        renewals.wait_for("renew")
+
+    write_batch(Frame(job), 3, GIVEN)  # type: ignore[arg-type] # a fake
+    renewals.wait_for("forget")
+
+
+@pytest.mark.usefixtures("no_checks")
+def test_after_register_write_batch_leaves_the_token_to_its_writer(renewals: Renewals) -> None:
+    before = threads()
+    found: list[threading.Thread] = []
+    frame = Frame(lambda: found.extend(threads()))
+    is_first_time(frame)
+    write_batch(frame, 3, GIVEN)  # type: ignore[arg-type] # a fake
+    assert {*found} <= {*before}
     assert renewals.calls.empty()
 
 
