@@ -1,8 +1,9 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
 This module replaces references in options, such as ``${env:NAME}``, by their values. No error
-message shows a secret, nor the user in a URL. If it is not clear where the user in a URL ends,
-messages show nothing of the URL but its scheme.
+message shows a secret, and no URL in a message has a user. A user without a password is a secret,
+too. If it is not clear where the user in a URL ends, messages show nothing of the URL but its
+scheme.
 """
 
 from __future__ import annotations

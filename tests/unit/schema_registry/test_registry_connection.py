@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority
-from support.brokers.registry_server import RegistryServer, Reply, basic, registry_server
+from support.brokers.registry_server import RegistryServer, Reply, basic, error, registry_server
 from support.brokers.tls_peers import server_context
 from support.brokers.token_server import (
     CLIENT_ID,
@@ -145,6 +145,15 @@ def test_wrong_credentials_are_an_error_without_them(server: RegistryServer) -> 
         assert "s3cret" not in str(caught.value)
         assert caught.value.error_code == 401
     assert len(server.calls) == 3
+
+
+@pytest.mark.parametrize("user", ["t0ken-x", "t0ken-x:", "t0ken%2Dx"])
+def test_a_user_without_a_password_is_not_shown_if_the_registry_sends_it_back(
+    server: RegistryServer, user: str
+) -> None:
+    server.fault = lambda call: error(401, 401, "no token t0ken-x")
+    with pytest.raises(RestClientException, match=r"\(no token \*\*\*\)"):
+        client_of(server.url.replace("//", f"//{user}@")).latest("t")
 
 
 def test_a_token_is_sent_with_the_headers_of_confluent_cloud(server: RegistryServer) -> None:
