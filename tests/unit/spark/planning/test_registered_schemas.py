@@ -727,6 +727,36 @@ def test_a_stream_survives_a_registry_that_is_away(
     assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
 
 
+def test_a_stream_survives_a_file_that_is_away_for_a_moment(
+    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Secrets in files are replaced while a stream runs."""
+    secret, away = tmp_path / "secret", tmp_path / "away"
+    secret.write_text("user=user:s3cret")
+    given = {
+        "basic_auth_user_info": f"${{file:{secret}:user}}",
+        "kafka.config.providers": "file",
+        "kafka.config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        "latest_cache_ttl_sec": "60",
+    }
+    secret.rename(away)
+    with pytest.raises(ConfigException, match="cannot be read"):
+        batch(server, more=given)
+    away.rename(secret)
+    first = batch(server, more=given)
+    secret.rename(away)
+    server.asked()
+    clock.now += 60
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=given) == first
+    assert "column value is still written with the schema that has id 1" in caplog.text
+    assert server.asked() == []
+    away.rename(secret)
+    clock.now += 60
+    server.add("t-value", HAND_MADE)
+    assert batch(server, more=given) == encoding(HAND_MADE, 2)
+
+
 def test_a_new_version_that_does_not_fit_ends_no_stream(
     server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -841,6 +871,33 @@ def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None
         assert server.asked() == [LATEST]
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_writes_with_equal_options_that_are_planned_at_once_ask_once_each(
+    has_folder: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path if has_folder else None)
+    writes = [{"pykafka.write.id": f"w{number}"} for number in range(30)]
+    found = [asked(server, more=each).encodings for each in writes]
+    assert server.asked() == [LATEST, REGISTER, *[LATEST] * 29]
+    if has_folder:
+        # As in a new process.
+        monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert [asked(server, more=each).encodings for each in writes] == found
+    assert server.asked() == []
+    # A stream uses what the last one of them got, and the oldest schemas are dropped.
+    server.add("t-value", HAND_MADE)
+    asked(server, more={"pykafka.write.id": "new"})
+    assert server.asked() == [LATEST]
+    assert batch(server) == encoding(HAND_MADE, 2)
+    assert asked(server, more=writes[1]).encodings == found[1]
+    assert server.asked() == []
+    asked(server, more=writes[0])
+    assert server.asked() == [LATEST]
+
+
 def test_other_processes_of_the_driver_know_it(
     server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -862,8 +919,8 @@ def test_other_processes_of_the_driver_know_it(
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
     references: list[list[object]] = [[5], ["x"], ["ab"], [[5, "x"]]]
-    wrong = [json.dumps([DERIVED, 1, "", each, 1e9, ""]) for each in references]
-    for damaged in ("", "[]", '["x"]', "\x00", *wrong):
+    wrong = [json.dumps([[DERIVED, 1, "", each, 1e9, ""]]) for each in references]
+    for damaged in ("", "[]", "{}", "5", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
         for each in tmp_path.iterdir():
             each.write_text(damaged)
