@@ -163,9 +163,10 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
 def _check_works_without_registry(chosen: Mapping[str, str]) -> None:
     for name, each in chosen.items():
         if each == JSON_SR:
+            plain = 'with value="json"' if name == "value" else "without key_format"
             message = (
                 f"the format of column {name} is {JSON_SR}, which needs a schema registry: set "
-                f'{URL_OPTION}, or write JSON without it by to_kafka(df, value="json")'
+                f"{URL_OPTION}, or remove the format, and make plain JSON by to_kafka {plain}"
             )
             raise ConfigException(message)
 

@@ -263,12 +263,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An argument of `to_kafka`",
-            "The argument is no column, the data has no such column, or `key_format` is unknown.",
+            "The argument is no column, the data has no such column, or `key_format` is wrong.",
             "Pass the name of a column of the data, or a `Column`, or do what the message says.",
             places=(
                 "spark/driver/to_kafka.py:_checked_column",
                 "spark/driver/to_kafka.py:_check_key_format",
                 "spark/driver/to_kafka.py:_column",
+                "spark/driver/to_kafka.py:_key",
                 "spark/driver/to_kafka.py:_unknown",
                 "spark/session.py:check_frame",
             ),
@@ -1328,6 +1329,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/planning/test_encodings.py::test_a_text_that_to_kafka_has_made_is_not_avro",
+                "unit/spark/planning/test_encodings.py::test_a_text_that_to_kafka_has_made_is_json_only_for_some_types",
                 "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
             ),
         ),
