@@ -404,8 +404,11 @@ class NetworkClient:
                 return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
-            reason = f"the host name cannot be resolved ({error})"
-            self._connection_lost(state, state.with_advertised_hint(reason), now)
+            self._connection_lost(
+                state,
+                state.with_advertised_hint(f"the host name cannot be resolved ({error})"),
+                now,
+            )
             return
         layer = login = None
         if self._security is not None:
