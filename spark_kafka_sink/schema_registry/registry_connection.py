@@ -249,6 +249,12 @@ class _Connection:
             raise ConfigException(message)
         if source == _INHERITED:
             return self._inherited()
+        if source == "URL" and not any(self._users.values()):
+            message = (
+                f"{_BASIC} is URL, but {URL_OPTION} has no user: set {URL_OPTION} to "
+                f"https://user:password@host:port, or remove {_BASIC}"
+            )
+            raise ConfigException(message)
         if source == "USER_INFO" and info is None:
             raise ConfigException(f"{_BASIC} is USER_INFO: set {_USER_INFO} to user:password")
         if info is None:
