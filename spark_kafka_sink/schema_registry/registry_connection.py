@@ -58,6 +58,8 @@ _TOKEN: Final = "bearer.auth.token"  # noqa: S105 - a name
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _CLIENT_ID: Final = "bearer.auth.client.id"
 _CLIENT_SECRET: Final = "bearer.auth.client.secret"  # noqa: S105 - a name
+_SCOPE: Final = "bearer.auth.scope"
+_OF_ENDPOINT: Final = (_CLIENT_ID, _CLIENT_SECRET, _SCOPE)
 _SECRETS: Final = (_USER_INFO, _TOKEN, _CLIENT_SECRET)
 _HEADERS: Final = {
     "bearer.auth.logical.cluster": "target-sr-cluster",
@@ -303,6 +305,12 @@ class _Connection:
         if token is not None and source in (None, "STATIC_TOKEN"):
             return lambda: token
         if source is None and self._text(_ENDPOINT) is None:
+            unused = [name for name in _OF_ENDPOINT if self._text(name) is not None]
+            if unused:
+                message = (
+                    f"option {unused[0]} has no effect: set {_ENDPOINT}, or remove {unused[0]}"
+                )
+                raise ConfigException(message)
             return None
         if source == "STATIC_TOKEN":
             raise ConfigException(f"{_BEARER} is STATIC_TOKEN: set {_TOKEN}")
@@ -349,7 +357,7 @@ class _Connection:
                 "so anyone on the network can read them",
             )
         authorization = {"Authorization": basic_authorization(client_id, secret, None)}
-        form = by_secret(self._text("bearer.auth.scope"))
+        form = by_secret(self._text(_SCOPE))
         context = self._context
         if is_encrypted(url) and context is None:
             from spark_kafka_sink.network.tls import TlsSettings, client_context  # noqa: PLC0415 - imports ssl

@@ -246,6 +246,8 @@ WRONG = {
     "no token": ({"bearer_auth_credentials_source": "STATIC_TOKEN"}, "set bearer.auth.token"),
     "ignored token": ({"bearer_auth_credentials_source": "OAUTHBEARER", "bearer_auth_token": "s3cret"}, "option bearer.auth.token has no effect"),
     "no endpoint": ({"bearer_auth_credentials_source": "OAUTHBEARER"}, "set bearer.auth.issuer.endpoint.url"),
+    "a client of no endpoint": ({"bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.client.id has no effect: set bearer.auth.issuer.endpoint.url, or remove bearer.auth.client.id"),
+    "a secret of no endpoint": ({"bearer_auth_client_secret": "s3cret"}, "option bearer.auth.client.secret has no effect: set bearer.auth.issuer.endpoint.url"),
     "no endpoint's URL": ({"bearer_auth_issuer_endpoint_url": "x", "bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.issuer.endpoint.url is not a URL"),
     "line end": ({"bearer_auth_token": "s3cret\r\nX: y"}, "option bearer.auth.token is sent as an HTTP header: expected printable ASCII"),
     "class": ({"bearer_auth_credentials_source": "CUSTOM"}, "expected STATIC_TOKEN, OAUTHBEARER, SASL_OAUTHBEARER_INHERIT"),
