@@ -47,6 +47,8 @@ FORMAT_OPTIONS: Final = (
     "valueReferences",
     "valueSchema",
 )
+# The text of a file may begin with this mark, which is not a part of the JSON.
+_BOM: Final = "\ufeff"
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
 _CONVERTED: Final = "pykafka.converted"
@@ -102,10 +104,10 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
             formats[column] = chosen.strip().lower()
         schema = given.get(f"{column}schema")
         if schema is not None:
-            schemas[column] = schema
+            schemas[column] = schema.removeprefix(_BOM)
         used = given.get(f"{column}references")
         if used is not None:
-            references[column] = _references(f"{column}References", used)
+            references[column] = _references(f"{column}References", used.removeprefix(_BOM))
     name, namespace = given.get("recordname"), given.get("recordnamespace")
     if (name, namespace) != (None, None):
         _check_record_name(name, namespace)

@@ -18,13 +18,9 @@ from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import (
-    ReferencedSchema,
-    derive_schema,
-    parse_schema,
-    schema_name,
-)
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema, parse_schema, schema_name
 from spark_kafka_sink.serde.column_types import Kind
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -177,6 +173,11 @@ def _check_effects_of_registry(
     if not chosen:
         message = f"option {URL_OPTION} has no effect: set valueFormat or keyFormat, or remove it"
         raise ConfigException(message)
+    for column in COLUMNS_WITH_FORMAT:
+        about_column = registry.options_of(column)
+        if about_column and column not in chosen:
+            message = f"option {about_column[0]} has no effect: set {column}Format, or remove it"
+            raise ConfigException(message)
     for name in given.schemas:
         for option, is_set in (
             ("use.latest.version", registry.use_latest),

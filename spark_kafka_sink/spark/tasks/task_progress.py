@@ -2,7 +2,8 @@
 
 A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
 waits. It holds no lock of the producer while it prints. If stderr is a pipe that is full, that
-thread waits, and neither the task nor the I/O thread does.
+thread waits, and neither the task nor the I/O thread does. If Spark collects the logs of workers,
+the line goes to a handler of Python's logging. If its stream is full, each thread that logs waits.
 """
 
 from __future__ import annotations

@@ -1241,8 +1241,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_plan.py:_Fitter._record",
                 "serde/avro_plan.py:_Fitter._field",
                 "serde/avro_plan.py:_misfit",
-                "serde/avro_schema.py:_Deriver.derive",
-                "serde/avro_schema.py:_Deriver._field",
+                "serde/derived_avro.py:_Deriver.derive",
+                "serde/derived_avro.py:_Deriver._field",
                 "spark/tasks/encoded_rows.py:raise_first",
             ),
             tests=(
@@ -1393,6 +1393,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/schema_registry/test_settings.py::test_an_invalid_value_is_refused",
                 "unit/schema_registry/test_settings.py::test_without_a_url_there_is_no_registry",
+                "unit/schema_registry/test_settings.py::test_a_url_option_that_names_no_url_is_refused",
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
             ),
         ),
@@ -1459,6 +1460,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Register the schema that the message prints or names, or choose another one.",
             places=(
                 "spark/planning/registered_schemas.py:choose_schema",
+                "spark/planning/registered_schemas.py:_no_latest",
                 "spark/planning/registered_schemas.py:_not_registered",
                 "spark/planning/registered_schemas.py:_accepted",
                 "spark/planning/registered_schemas.py:_check_rules",
@@ -1468,6 +1470,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
                 "unit/spark/planning/test_registered_schemas.py::test_without_auto_register_schemas_are_only_looked_up",
+                "unit/spark/planning/test_registered_schemas.py::test_without_a_latest_version_the_schema_to_register_is_shown",
                 "unit/spark/planning/test_registered_schemas.py::test_an_id_chooses_a_schema",
                 "unit/schema_registry/test_schema_registry_client.py::test_referenced_schemas_come_before_those_that_use_them",
             ),

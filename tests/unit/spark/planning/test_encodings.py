@@ -79,6 +79,10 @@ def test_a_given_schema_is_an_option_or_a_file(tmp_path: Path) -> None:
     for given in (text, str(file), f"file://{file}"):
         (encoding,) = checked(rows(), valueFormat="avro", valueSchema=given).encodings
         assert encoding.plan == plan_of(text)
+    (tmp_path / "with-mark.avsc").write_text(text, "utf-8-sig")
+    for given in (f"\ufeff{text}", str(tmp_path / "with-mark.avsc")):
+        (with_mark,) = checked(rows(), valueFormat="avro", valueSchema=given).encodings
+        assert with_mark == encoding
     tasks = pickle.loads(pickle.dumps(checked(rows(), valueFormat="avro", valueSchema=text)))
     assert tasks.encodings == (encoding,)
 
@@ -200,6 +204,7 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "name without effect": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "recordName": "R"}, ConfigException, "option recordName has no effect"),
     "variant": (rows(T.StructType().add("v", T.VariantType())), {"valueFormat": "avro"}, DataException, "column value.v is of type variant, for which there is no Avro schema"),
     "interval": (rows(T.DayTimeIntervalType()), {"valueFormat": "avro"}, DataException, "column value is of type interval day to second, for which no Avro schema can be derived"),
+    "void": (rows(T.StructType().add("a", T.ArrayType(T.NullType()))), {"valueFormat": "avro"}, DataException, "column value.a[] is of type void, for which no Avro schema can be derived: cast it to the type that its values are to have, or set a schema that accepts null there"),
     "name of a field": (rows(T.StructType().add("a b", T.StringType())), {"valueFormat": "avro"}, DataException, "column value.a b: a field of an Avro record is expected to have a name of letters"),
 }  # fmt: skip
 
@@ -220,8 +225,9 @@ def test_references_that_are_invalid_are_refused(text: str) -> None:
     expected = r"option keyReferences is .*: expected a JSON list of references, such as \[\{"
     with pytest.raises(ConfigException, match=expected):
         format_options({"keyreferences": text})
-    found = format_options({"valuereferences": json.dumps([REFERENCE])})
-    assert found.references == {"value": (SchemaReference("com.Id", "ids", 1),)}
+    for mark in ("", "\ufeff"):
+        found = format_options({"valuereferences": mark + json.dumps([REFERENCE])})
+        assert found.references == {"value": (SchemaReference("com.Id", "ids", 1),)}
 
 
 @pytest.mark.parametrize("name", WRONG)
