@@ -231,8 +231,9 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     lenient = _lenient(given.get("unknownoptions", "error"))
     has_registry = URL_OPTION in given
     for name in _REFUSED:
-        if name in given:
-            raise ConfigException(_refusal(name, given[name]))
+        reason = _refusal(name, given[name]) if name in given else None
+        if reason is not None:
+            raise ConfigException(reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         message = f"options of the Kafka source have no effect on a sink: {listed(ignored)}"
@@ -241,8 +242,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name, value in given.items():
         if name in _SOURCE_ONLY:
             continue
-        if (message := _unknown(name, value, has_registry=has_registry)) is not None:
-            _complain(message, lenient=lenient)
+        if (unknown := _unknown(name, value, has_registry=has_registry)) is not None:
+            _complain(unknown, lenient=lenient)
         elif name.startswith(_KAFKA):
             kafka[name.removeprefix(_KAFKA)] = value
     if not kafka.get("bootstrap.servers"):

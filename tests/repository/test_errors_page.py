@@ -38,12 +38,12 @@ def test_the_catalogue_names_nothing_that_makes_no_error() -> None:
 
 
 def test_each_warning_that_the_code_logs_or_prints_is_in_the_catalogue() -> None:
-    told = {site.place for site in warning_sites()}
+    logged = {site.place for site in warning_sites()}
     listed = {place.partition("~")[0] for entry in WARNINGS for place in entry.places}
-    missing = {place for place in told - listed if not place.startswith(tuple(UNLISTED))}
+    missing = {place for place in logged - listed if not place.startswith(tuple(UNLISTED))}
     assert missing == set(), "add them to tests/support/documents/warning_catalogue.py"
     assert [each for each in listed if not messages(each, are_warnings=True)] == []
-    assert [each for each in UNLISTED if not any(place.startswith(each) for place in told)] == []
+    assert [each for each in UNLISTED if not any(place.startswith(each) for place in logged)] == []
     assert [each for each in UNLISTED if any(place.startswith(each) for place in listed)] == []
 
 

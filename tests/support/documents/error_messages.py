@@ -31,9 +31,9 @@ _MAKERS: Final = {
     "_Misfit": 0,
 }  # fmt: skip
 # Functions that log or print a message, and the number of the argument that is the message.
-_TELLERS: Final = {"say": 0, "print": 0, "warn_once": 1, "warn_once_now": 1}
+_WARNERS: Final = {"say": 0, "print": 0, "warn_once": 1, "warn_once_now": 1}
 # Calls that do the same with their first argument.
-_TELLING: Final = {
+_WARNING_METHODS: Final = {
     "logger": ("warning", "error", "exception", "critical"),
     "warnings": ("warn",),
     "self": ("_log",),
@@ -71,7 +71,8 @@ def sites() -> tuple[Site, ...]:
 @cache
 def warning_sites() -> tuple[Site, ...]:
     """Return all places that log a warning or an error, or print a line."""
-    return tuple(site for path in sorted(PACKAGE.rglob("*.py")) for site in _sites_of(path, _told))
+    files = sorted(PACKAGE.rglob("*.py"))
+    return tuple(site for path in files for site in _sites_of(path, _warned))
 
 
 @cache
@@ -180,15 +181,15 @@ _Made: TypeAlias = tuple[str, tuple[str, ...]] | None
 _OfCall: TypeAlias = Callable[[ast.Call, dict[str, list[ast.Assign]]], _Made]
 
 
-def _told(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> _Made:
+def _warned(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> _Made:
     """Return the kind and the messages of the warning that a call logs or prints."""
     function = call.func
     if isinstance(function, ast.Attribute):
         name = function.attr
-        number = 0 if name in _TELLING.get(ast.unparse(function.value), ()) else None
+        number = 0 if name in _WARNING_METHODS.get(ast.unparse(function.value), ()) else None
     else:
         name = ast.unparse(function)
-        number = _TELLERS.get(name)
+        number = _WARNERS.get(name)
     if number is None or len(call.args) <= number:
         return None
     texts = _texts(call.args[number], _before(call, scope))
