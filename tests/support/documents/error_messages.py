@@ -31,7 +31,7 @@ _MAKERS: Final = {
     "_Misfit": 0,
 }  # fmt: skip
 # Functions that log or print a message, and the number of the argument that is the message.
-_WARNERS: Final = {"say": 0, "print": 0, "warn_once": 1, "warn_once_now": 1}
+_WARNERS: Final = {"say": 0, "print": 0, "AbortResult": 0, "warn_once": 1, "warn_once_now": 1}
 # Calls that do the same with their first argument.
 _WARNING_METHODS: Final = {
     "logger": ("warning", "error", "exception", "critical"),
