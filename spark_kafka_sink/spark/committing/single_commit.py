@@ -99,11 +99,11 @@ def abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
             is_committed = _is_committed(client, plan)
             # At level 1, the driver asks for a new epoch after the commit, which fences this abort.
             if is_committed or isinstance(outcome, CommittedBefore):
-                why = "failed after its transaction had ended"
-                why += ": it IS committed" if is_committed else _NOT_KNOWN
-            else:
-                why = _why_fenced(client, plan, level, is_known=is_committed is not None)
-            return AbortResult(f"the write of {owner} {why}", is_committed=bool(is_committed))
+                end = ": it IS committed" if is_committed else _NOT_KNOWN
+                line = f"the write of {owner} failed after its transaction had ended{end}"
+                return AbortResult(line, is_committed=bool(is_committed))
+            why = _why_fenced(client, plan, level, is_known=is_committed is not None)
+            return AbortResult(f"the write of {owner} {why}")
     if isinstance(outcome, Aborted):
         return AbortResult(f"the write of {owner} was aborted: no row is visible")
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)

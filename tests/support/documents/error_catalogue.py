@@ -36,14 +36,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "config.py:check_names",
                 "config.py:_unknown",
+                "config.py:refusal",
                 "config.py:of_other_client",
                 "schema_registry/settings.py:of_registry_client",
                 "spark/options.py:_sink_options",
+                "spark/options.py:_unknown",
+                "spark/options.py:_refusal",
                 "spark/options.py:not_an_option~not an option",
                 "spark/options.py:_complain",
             ),
             tests=(
                 "unit/spark/planning/test_bad_input.py::test_a_misspelt_option_is_answered_with_the_right_one",
+                "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_never_what_was_meant",
                 "unit/spark/planning/test_bad_input.py::test_options_that_are_wrong_together_or_by_their_own_rules",
                 "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_refused_with_the_reason",
                 "unit/test_config.py::test_an_option_of_librdkafka_is_answered_with_java_s",
