@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -30,7 +30,7 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
 )
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
-from spark_kafka_sink.spark.tasks.task_rows import TaskRows
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows, TaskWaits
 from spark_kafka_sink.spark.topics import suggest_create_topics
 from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_heap
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.tasks.single_task import SingleTask
     from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
     from spark_kafka_sink.spark.tracing import TaskSpan
-    from spark_kafka_sink.task_producer import TaskProducer
+    from spark_kafka_sink.task_producer import DeliveryProgress, TaskProducer
 
 
 # Condition.wait() does not accept infinity.
@@ -286,7 +286,8 @@ def _write(
             task_rows.append(batch, since)
 
         slice_bytes = producer.slice_bytes(options.partitions)
-        with _progress(options, producer, context):
+        waits = [each.waits for each in (task_rows, transaction) if each is not None]
+        with _progress(options, producer, waits, context):
             linger_s = options.producer.linger_ms / 1000
             # With onError=fail, rows of a batch that brokers refuse are not sent again.
             is_settled = options.bad_rows.on_error is not OnError.FAIL
@@ -340,13 +341,21 @@ def _transaction(
 
 
 def _progress(
-    options: SinkOptions, producer: TaskProducer, context: TaskContext | None
+    options: SinkOptions,
+    producer: TaskProducer,
+    waits: Sequence[TaskWaits],
+    context: TaskContext | None,
 ) -> AbstractContextManager[None]:
     if not options.progress:
         return nullcontext()
     from spark_kafka_sink.spark.tasks.task_progress import name_of, printed_progress  # noqa: PLC0415 - most tasks print none
 
-    return printed_progress(name_of(context), producer.progress)
+    def progress() -> DeliveryProgress:
+        found = producer.progress()
+        of_task = {what: why for each in waits for what, why in each.awaited.items()}
+        return found._replace(awaited={**of_task, **found.awaited})
+
+    return printed_progress(name_of(context), progress)
 
 
 def _first_partition(context: TaskContext | None) -> int:
