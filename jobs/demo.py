@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import os
 import shlex
 import subprocess
@@ -320,7 +321,7 @@ class Demo:
         """
         options = [word for pair in _EXACTLY_ONCE.items() for word in ("--option", "=".join(pair))]
         self._steps.say(f"exactly once: produce.py to {topic}, killed half-way")
-        show_code(_EXACTLY_ONCE)
+        show_code(self._address, topic, _EXACTLY_ONCE)
         process = self._start("produce.py", topic, *_COLUMNS, *options)
         records = 0
         with counting(self._address, topic) as count_written:
@@ -344,7 +345,8 @@ class Demo:
         """
         self._steps.say(f"over TLS with SCRAM: produce.py to {topic}")
         options = {f"kafka.{name}": each for name, each in listener.client_options.items()}
-        show_code(options | {"kafka.sasl.password": "${directory:/run/secrets:kafka-password}"})
+        options["kafka.sasl.password"] = "${directory:/run/secrets:kafka-password}"
+        show_code(listener.address, topic, options)
         # Not on the command line, where every user of the machine could read the password.
         config = self._folder / "secured.properties"
         config.touch(mode=0o600)
@@ -440,12 +442,13 @@ class Demo:
         return self._processes.start(command, env=environment, cwd=_ROOT)
 
 
-def show_code(options: Mapping[str, str]) -> None:
-    """Print the lines of a program that writes with these options."""
-    print('in a program: df.write.format("pykafka")')
-    for name, value in options.items():
-        print(f'    .option("{name}", "{value}")')
-    print(flush=True)
+def show_code(address: str, topic: str, options: Mapping[str, str]) -> None:
+    """Print the statement of a program that writes a DataFrame to a topic with these options."""
+    print("in a program, with the columns of the records in the DataFrame df:\n")
+    print('(\n    df.write.format("pykafka")\n    .mode("append")')
+    for name, value in {"kafka.bootstrap.servers": address, "topic": topic, **options}.items():
+        print(f"    .option({json.dumps(name)}, {json.dumps(value)})")
+    print("    .save()\n)\n", flush=True)
 
 
 @contextlib.contextmanager

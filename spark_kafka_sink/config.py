@@ -755,17 +755,24 @@ def _check_off(name: str, value: Any) -> None:
 
 
 def _unknown(name: str) -> str:
+    if (reason := refusal(name)) is not None:
+        return reason
+    if (reason := of_other_client(name)) is not None:
+        return f"{Option(name)} {reason}"
+    close = nearest(name, java_names())
+    hint = f"; did you mean {Option(close)}?" if close else ""
+    return f"{Option(name)} is not an option of the Kafka producer{hint}"
+
+
+def refusal(name: str) -> str | None:
+    """Return why an option of the Java producer is not supported, None for other names."""
     if name in REFUSED:
         return f"{Option(name)} is not supported: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
             f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
         )
-    if (reason := of_other_client(name)) is not None:
-        return f"{Option(name)} {reason}"
-    close = nearest(name, java_names())
-    hint = f"; did you mean {Option(close)}?" if close else ""
-    return f"{Option(name)} is not an option of the Kafka producer{hint}"
+    return None
 
 
 def of_other_client(name: str) -> str | None:
@@ -803,7 +810,7 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
     )
     hint = reference_hint(str(given[name]))
     if name == "partitioner.class" and may_be_java_class(given[name]):
-        hint = ". If it is a Java class: Java classes cannot run here"
+        hint = ". If it is a Java class: Java classes cannot run here; use one of these"
     return f"{Option(name)} is {shown_value(given[name])}: expected {_expected(name, kind)}{hint}"
 
 

@@ -48,7 +48,7 @@ from bench.worker_contenders import (
 )
 from spark_kafka_sink import register
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.serde.avro_schema import derive_schema
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.driver import register as arrow_batches
 from spark_kafka_sink.spark.planning.spark_types import column_type

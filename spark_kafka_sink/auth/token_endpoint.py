@@ -61,12 +61,14 @@ def assertion_in(form: Mapping[str, str]) -> str:
 def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets in the Authorization header of a request.
 
-    These are the text after the scheme and, if the scheme is Basic, the password in that text.
+    These are the text after the scheme and, if the scheme is Basic, the password in that text. If
+    the password is empty, the user is a secret instead, because some servers take a token as user.
     """
     scheme, _, sent = headers.get("Authorization", "").partition(" ")
     if scheme != _BASIC:
         return (sent,)
-    return sent, base64.b64decode(sent).decode().partition(":")[2]
+    user, _, password = base64.b64decode(sent).decode().partition(":")
+    return sent, password or user
 
 
 def _scope(scope: str | None) -> dict[str, str]:

@@ -75,6 +75,8 @@ class ProducerState(ProducerLock):
         self.user_calls = UserCalls()
         # The appends in progress; only recorded if there are transactions.
         self._open_appends: set[object] = set()
+        # The topics of each call that waits for metadata.
+        self._topic_waits: dict[object, Collection[str]] = {}
         # The number of failed records whose error no caller has got, by topic; see `lost`.
         self._failed = Counter[str]()
         self._counts_rows_of_send = False
@@ -133,7 +135,7 @@ class ProducerState(ProducerLock):
     def progress(self) -> DeliveryProgress:
         """Return how far the producer is, and what it waits for."""
         with self.lock:
-            return self._sender.progress(self.deliveries, self._clock())
+            return self._sender.progress(self.deliveries, self._topic_waits.values(), self._clock())
 
     def last_error(self) -> KafkaException | None:
         """Return an error that makes the producer send something again, None if there is none."""
@@ -195,21 +197,35 @@ class ProducerState(ProducerLock):
         change of the metadata, returns None to keep waiting. late: called with the lock after the
         deadline, returns the error to raise.
         """
+        waiter = object()
 
         def tracked() -> list[TopicMetadata] | None:
             self._track(topics)
             call.check()
             found = find()
             if found is None:
+                self._topic_waits[waiter] = topics
                 self._wake()
+            else:
+                self._end_topic_wait(waiter)
             return found
 
-        return self.wait(
-            tracked,
-            call.deadline,
-            late,
-            lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
-        )
+        try:
+            return self.wait(
+                tracked,
+                call.deadline,
+                late,
+                lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
+            )
+        except BaseException:
+            self.left_behind[waiter] = self._end_topic_wait
+            self._end_topic_wait(waiter)
+            raise
+
+    def _end_topic_wait(self, waiter: object) -> None:
+        """Record that a call no longer waits for metadata; may be called twice."""
+        with self.lock:
+            self._topic_waits.pop(waiter, None)
 
     def _track(self, topics: Iterable[str]) -> None:
         """Mark topics as used, and request the metadata of unknown topics.

@@ -138,6 +138,7 @@ class CommitClient:
         self._is_checked = False
         self._under_way: list[tuple[Ask, UnderWay[Reply]]] = []
         self._waiting: deque[Question] = deque()
+        self._last_problem = ""
 
     def __enter__(self) -> Self:
         return self
@@ -185,6 +186,14 @@ class CommitClient:
         if not self._brokers.versions():
             self._connect(deadline, limit)
         return transaction_version(self._brokers.versions().values())
+
+    @property
+    def trouble(self) -> str:
+        """Why a request must be sent again, or else which nodes have errors; "" for neither.
+
+        Any thread may read it.
+        """
+        return self._last_problem or self._client.last_errors()
 
     def brokers(self) -> tuple[Node, ...]:
         """Return the known brokers of the cluster."""
@@ -242,7 +251,7 @@ class CommitClient:
                     attempts += 1
                 return self._complete(question(partition), deadline)
             except NoReplyError as error:
-                last_error = error
+                last_error, self._last_problem = error, error.reason
                 if not error_code(error.code).retriable:
                     raise api_exception(
                         error.code, error.reason, topic=topic, partition=number
@@ -286,6 +295,7 @@ class CommitClient:
         the function `step` in the same module. Raise the exceptions of `answers`.
         """
         machine, questions = begun
+        self._last_problem = ""
         self.ask(questions)
         try:
             while machine.outcome is None:
@@ -293,6 +303,7 @@ class CommitClient:
                     message = f"{type(machine).__name__} waits for no reply; this is a bug"
                     raise KafkaException(message)
                 for answer in self.answers():
+                    self._last_problem = answer.reply.reason
                     machine, questions = step(machine, answer, self._clock())
                     if machine.outcome is not None:
                         break

@@ -275,7 +275,7 @@ class NetworkClient:
             self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent(now)
             if done is not None:
-                state.succeeded()
+                self._nodes.answered(state, now)
                 self._events.append(done)
         elif isinstance(event, Closed):
             why = event.reason
@@ -288,6 +288,7 @@ class NetworkClient:
                     with safe_logging():
                         where = address(state.node)
                         warn_once_now(logger, f"{state.node}: {why}", "protocol", [where])
+            why = state.with_advertised_hint(why)
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
@@ -302,28 +303,36 @@ class NetworkClient:
                 answers += 1
                 if isinstance(event, Answered):
                     self._was_ever_answered = True
-                    state.succeeded()
+                    self._nodes.answered(state, now)
                 elif isinstance(event, NodeReady):
                     self._nodes.was_ever_ready = True
-                    state.set_up()
+                    state.ready()
                     if self._security is not None:
                         self._metrics.authenticated()
                 self._events.append(event)
-        except AuthenticationException as error:
-            self._connection_lost(state, str(error), now, error=error)
-            return
-        except NetworkException as error:
-            self._connection_lost(state, str(error), now)
-            return
-        except ProtocolError as error:
-            state.invalid_frame()
-            self._connection_lost(state, str(error), now)
+        except (AuthenticationException, NetworkException, ProtocolError) as error:
+            self._unusable(state, error, now)
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
             for renewal_s in connection.take_renewals():
                 self._metrics.reauthenticated(renewal_s * 1000)
         self._flush(state)
+
+    def _unusable(
+        self,
+        state: NodeState,
+        error: AuthenticationException | NetworkException | ProtocolError,
+        now: float,
+    ) -> None:
+        """Drop a connection after a rejected login, or after bytes that are not Kafka frames."""
+        reason = str(error)
+        if isinstance(error, ProtocolError):
+            state.invalid_frame()
+        if isinstance(error, ProtocolError | SslAuthenticationException):  # perhaps no broker
+            reason = state.with_advertised_hint(reason)
+        rejection = error if isinstance(error, AuthenticationException) else None
+        self._connection_lost(state, reason, now, error=rejection)
 
     def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:
         if state.connection is None:
@@ -395,7 +404,11 @@ class NetworkClient:
                 return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
-            self._connection_lost(state, f"the host name cannot be resolved ({error})", now)
+            self._connection_lost(
+                state,
+                state.with_advertised_hint(f"the host name cannot be resolved ({error})"),
+                now,
+            )
             return
         layer = login = None
         if self._security is not None:
@@ -453,7 +466,6 @@ class NetworkClient:
                 is_renewal=connection is not None
                 and (connection.is_renewing or connection.awaits_login_since is not None)
             )
-        reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
         state.disconnected(reason, now, self._config.reconnect_backoff, self._random, by_tls=by_tls)
@@ -486,7 +498,6 @@ class NetworkClient:
         """Close a connection that has not failed. Keep the node's last error."""
         if state.connection is not None:
             said = state.last_error
-            state.named_by = None
             self._connection_lost(state, reason, self._clock())
             state.last_error = said
 
@@ -502,7 +513,8 @@ class NetworkClient:
                 continue
             expired = state.expired(now, self._config.request_timeout_s)
             if expired is not None:
-                self._connection_lost(state, expired.reason, now, expired.code)
+                reason = state.with_advertised_hint(expired.reason)
+                self._connection_lost(state, reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
         """Re-authenticate each connection that holds requests because its session has ended.

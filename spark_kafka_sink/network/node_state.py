@@ -27,6 +27,7 @@ _NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
 _NO_CERTIFICATE: Final = (
     "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
 )
+_ADVERTISED: Final = "advertised.listeners"
 # `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
 # `_MIN_UNANSWERED_S`: so is a request that waits longer for its response.
 # `_MIN_READY_S`: if a connection is ready, and was begun longer ago than this, messages omit the
@@ -40,12 +41,13 @@ _MIN_READY_S: Final = 5.0
 class NetworkConfig:
     """The network options of a client; times in seconds, infinity for no limit.
 
-    rebootstraps: whether to connect to the bootstrap addresses when no broker can be reached
-    (KIP-899).
+    retry_backoff_max_s: the longest wait before a caller repeats a failed request. rebootstraps:
+    whether to connect to the bootstrap addresses when no broker can be reached (KIP-899).
     """
 
     client_id: str
     request_timeout_s: float
+    retry_backoff_max_s: float
     reconnect_backoff: ExponentialBackoff
     connection_setup_timeout: ExponentialBackoff
     connections_max_idle_s: float
@@ -61,6 +63,7 @@ class NetworkConfig:
         return cls(
             client_id=client_id,
             request_timeout_s=config.request_timeout_ms / 1000,
+            retry_backoff_max_s=config.retry_backoff_max_ms / 1000,
             reconnect_backoff=ExponentialBackoff.of_ms(
                 config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
             ),
@@ -109,7 +112,8 @@ class NodeState:
     failed_at: float = 0.0
     # The version of the ApiVersions request on the next connection.
     api_versions_version: int = API_VERSIONS.max_version
-    # The bootstrap node whose metadata listed this broker; None once the broker was reached.
+    # The bootstrap node whose metadata listed this broker; None once a connection to the broker was
+    # ready.
     named_by: Node | None = None
 
     @property
@@ -138,6 +142,13 @@ class NodeState:
         The node seems to answer if it has answered since the last error and no response is overdue.
         """
         return self.is_ready and not self.last_error and not self.is_overdue(now, longest_silence_s)
+
+    def owes_response(self, now: float, longest_silence_s: float) -> bool:
+        """Return whether a response is due and the node seems not to answer (see `answers`)."""
+        unanswered = self.unanswered(now)
+        if unanswered is None:
+            return False
+        return bool(self.last_error) or unanswered.silent_s >= longest_silence_s
 
     @property
     def load(self) -> int:
@@ -195,7 +206,11 @@ class NodeState:
         if is_set_up:
             self.set_up()
         self.failed_connects = 0
+
+    def ready(self) -> None:
+        """Record that the connection accepts requests, so that the node's address is right."""
         self.named_by = None
+        self.set_up()
 
     def set_up(self) -> None:
         """Record that the connection is set up, which ends its setup timeout."""
@@ -235,11 +250,13 @@ class NodeState:
         if connection is None or connection.is_ready or waited < _MIN_CONNECTING_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:
-            return f"no connection after {waited:.0f} s{self.advertised_hint}"
-        if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
-            return f"it is still {connection.state.value} after {waited:.0f} s"
-        cause = _no_versions(connection)
-        return f"it accepts connections but has sent nothing for {waited:.0f} s; {cause}"
+            state = f"no connection after {waited:.0f} s"
+        elif connection.state is ConnectionState.CHECKING_API_VERSIONS:
+            cause = _no_versions(connection)
+            state = f"it accepts connections but has sent nothing for {waited:.0f} s; {cause}"
+        else:
+            state = f"it is still {connection.state.value} after {waited:.0f} s"
+        return self.with_advertised_hint(state)
 
     def expired(self, now: float, request_timeout_s: float) -> Expired | None:
         """Return which timeout the connection exceeded, None if it is within all timeouts."""
@@ -343,13 +360,19 @@ class NodeState:
         newest = API_VERSIONS.max_version
         self.api_versions_version = 0 if self.api_versions_version == newest else newest
 
-    @property
-    def advertised_hint(self) -> str:
-        """A hint for errors if this broker is unreachable, but the node that listed it is not."""
+    def with_advertised_hint(self, reason: str) -> str:
+        """Return an error with a hint if this broker's address may be wrong.
+
+        It may be wrong if no connection to this broker was ever ready, but the node that listed it
+        answers at another address.
+        """
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
-            return ""
-        return f"; {named_by} returned this address: check the broker's advertised.listeners"
+            return reason
+        hint = f"{reason}; {named_by} returned this address"
+        if _ADVERTISED in reason:
+            return hint
+        return f"{hint}: check the broker's {_ADVERTISED}"
 
     def disconnected(
         self,

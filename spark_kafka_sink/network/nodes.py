@@ -45,6 +45,14 @@ class NodeStates:
         self._rejection: AuthenticationException | None = None
         # The time since which no needed node has answered.
         self._silent_since: float | None = None
+        # The ids of the nodes that are needed, and whether a request waits that any node may
+        # answer. They are kept while nothing is needed, and `_unneeded_since` is then the time
+        # since which nothing is needed; otherwise it is None. A silence continues during the
+        # back-off between two requests, but it ends if nothing is needed for a longer time.
+        self._needed_ids: set[int] = set()
+        self._is_any_needed = False
+        self._unneeded_since: float | None = None
+        self._retry_backoff_max_s = config.retry_backoff_max_s
         self._has_warned = False
 
     def __iter__(self) -> Iterator[NodeState]:
@@ -144,9 +152,23 @@ class NodeStates:
         """Return for how long no needed node has answered, if a warning is due; else None.
 
         The call that notices a silence returns None, because responses may have arrived that are
-        not read yet. connect_to, is_any_needed: as in `next_deadline`.
+        not read yet. While nothing is needed, no warning is due. connect_to, is_any_needed: as in
+        `next_deadline`.
         """
-        if not self._is_silent(now, connect_to, is_any_needed=is_any_needed):
+        longest_pause_s = _NO_RESPONSE_S + self._retry_backoff_max_s
+        if self._unneeded_since is not None and now >= self._unneeded_since + longest_pause_s:
+            self._silent_since = None
+        needed = self._needed(now, connect_to)
+        is_needed = is_any_needed or bool(needed)
+        if is_needed:
+            self._needed_ids = {state.node.id for state in needed}
+            self._is_any_needed = is_any_needed
+            self._unneeded_since = None
+        elif self._unneeded_since is None:
+            self._unneeded_since = now
+        if not is_needed:
+            self._end_silence(now)
+        elif not self._is_silent(now, needed):
             self._silent_since = None
         elif self._silent_since is None:
             unanswered = filter(None, (state.unanswered(now) for state in self))
@@ -156,20 +178,35 @@ class NodeStates:
             return now - self._silent_since
         return None
 
-    def _is_silent(self, now: float, connect_to: Container[int], *, is_any_needed: bool) -> bool:
-        """Return whether no needed node answers. A node whose response is overdue is needed.
+    def answered(self, state: NodeState, now: float) -> None:
+        """Record that a node has answered, even if its connection breaks right afterwards."""
+        state.succeeded()
+        self._end_silence(now)
+
+    def _end_silence(self, now: float) -> None:
+        """End the silence if a node that was needed last answers."""
+        if self._silent_since is None:
+            return
+        if not self._is_silent(now, self._needed(now, self._needed_ids)):
+            self._silent_since = None
+
+    def _needed(self, now: float, connect_to: Container[int]) -> list[NodeState]:
+        """Return the nodes to connect to, and those that seem not to answer a request."""
+        return [
+            state
+            for state in self
+            if state.node.id in connect_to or state.owes_response(now, _NO_RESPONSE_S)
+        ]
+
+    def _is_silent(self, now: float, needed: Sequence[NodeState]) -> bool:
+        """Return whether no needed node answers.
 
         If only other brokers answer, the needed nodes may be restarting, so the result is False.
         But if one of them was never reached since a bootstrap address listed it, the result is
         True. A bootstrap address does not count as another broker.
         """
-        if is_any_needed and not self.has_answering(now):
+        if self._is_any_needed and not self.has_answering(now):
             return True
-        needed = [
-            state
-            for state in self
-            if state.node.id in connect_to or state.is_overdue(now, _NO_RESPONSE_S)
-        ]
         if not needed or any(state.answers(now, _NO_RESPONSE_S) for state in needed):
             return False
         brokers = [state for state in self if state.node.id >= 0]
@@ -181,7 +218,7 @@ class NodeStates:
         """Return when the next warning may be due; infinity if there is no more warning."""
         if self._has_warned:
             return float("inf")
-        if self._silent_since is not None:
+        if self._silent_since is not None and self._unneeded_since is None:
             return max(self._silent_since + _NO_RESPONSE_S, now)
         unanswered = filter(None, (state.unanswered(now) for state in self))
         left = (_NO_RESPONSE_S - each.silent_s for each in unanswered)

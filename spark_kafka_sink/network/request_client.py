@@ -18,7 +18,8 @@ import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from typing import Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
@@ -152,19 +153,17 @@ class ConsumerNetworkClient:
 
     def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster (see `NetworkClient`)."""
-        self._begin()
-        self._initial_nodes = tuple(brokers)
-        self._client.set_initial_nodes(self._initial_nodes)
-        self._is_interrupted = False
+        with self._guarded_call():
+            self._initial_nodes = tuple(brokers)
+            self._client.set_initial_nodes(self._initial_nodes)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Replace the known brokers by those in the cluster's metadata."""
-        self._begin()
-        self._nodes, self._initial_nodes = nodes, ()
-        self._client.set_nodes(nodes)
-        for node_id in self._unsent.keys() - nodes.keys():
-            self._fail_unsent(node_id, "the cluster no longer lists this broker")
-        self._is_interrupted = False
+        with self._guarded_call():
+            self._nodes, self._initial_nodes = nodes, ()
+            self._client.set_nodes(nodes)
+            for node_id in self._unsent.keys() - nodes.keys():
+                self._fail_unsent(node_id, "the cluster no longer lists this broker")
 
     def send(
         self,
@@ -174,19 +173,18 @@ class ConsumerNetworkClient:
         min_version: int = 0,
     ) -> RequestFuture:
         """Send a request as soon as its node is ready. node_id: None if any node may answer."""
-        self._begin()
-        request = ClientRequest(
-            node_id=node_id, message=message, max_version=max_version, min_version=min_version
-        )
-        future = RequestFuture(request, self._clock() + self._request_timeout_s)
-        request.context = future
-        self._open.append(future)
-        if node_id is None:
-            self._client.send(request)
-        else:
-            self._unsent.setdefault(node_id, deque()).append(future)
-            self._try_send(self._clock())
-        self._is_interrupted = False
+        with self._guarded_call():
+            request = ClientRequest(
+                node_id=node_id, message=message, max_version=max_version, min_version=min_version
+            )
+            future = RequestFuture(request, self._clock() + self._request_timeout_s)
+            request.context = future
+            self._open.append(future)
+            if node_id is None:
+                self._client.send(request)
+            else:
+                self._unsent.setdefault(node_id, deque()).append(future)
+                self._try_send(self._clock())
         return future
 
     def versions(self, node_id: int) -> NodeApiVersions:
@@ -195,24 +193,25 @@ class ConsumerNetworkClient:
 
     def poll(self, timeout_s: float) -> None:
         """Send queued requests, and wait at most `timeout_s` seconds for an event."""
-        self._begin()
-        now = self._clock()
-        self._try_send(now)
-        self._client.connect(set(self._unsent))
-        wait = 0.0 if self._has_failed else max(0.0, min(timeout_s, self._next_due() - now))
-        for event in self._client.poll(wait):
-            self._handle(event)
-        now = self._clock()
-        self._expire(now)
-        self._try_send(now)
-        self._open = [future for future in self._open if not future.is_done]
-        self._is_interrupted = self._has_failed = False
+        with self._guarded_call():
+            now = self._clock()
+            self._try_send(now)
+            self._client.connect(set(self._unsent))
+            wait = 0.0 if self._has_failed else max(0.0, min(timeout_s, self._next_due() - now))
+            for event in self._client.poll(wait):
+                self._handle(event)
+            now = self._clock()
+            self._expire(now)
+            self._try_send(now)
+            self._open = [future for future in self._open if not future.is_done]
+            self._has_failed = False
 
-    def _begin(self) -> None:
-        """Begin a call, which counts as interrupted until it ends.
+    @contextmanager
+    def _guarded_call(self) -> Iterator[None]:
+        """Count a call as interrupted if it does not reach the end of its ``with`` block.
 
-        If the last call was interrupted, replace the network client. This may be interrupted, too:
-        then the next call repeats it.
+        If the last call was interrupted, replace the network client first. This may be interrupted,
+        too: then the next call repeats it.
         """
         if self._is_interrupted:
             self._client.close()
@@ -230,6 +229,8 @@ class ConsumerNetworkClient:
             else:
                 self._client.set_initial_nodes(self._initial_nodes)
         self._is_interrupted = True
+        yield
+        self._is_interrupted = False  # an exception in the block does not come here
 
     def last_errors(self) -> str:
         """Return a description of the nodes with errors."""

@@ -274,8 +274,10 @@ class BatchCompletion:
         self._accumulator.reenqueue(batch)
         if code not in self._retried and not is_concurrent:
             self._retried.add(code)
-            again = f"{batch.record_count} record(s) are sent again after {why}"
-            self._warnings.append(f"{batch.topic_partition}: {again}")
+            self._warnings.append(
+                f"{batch.topic_partition}: {batch.record_count} record(s) are sent again after "
+                f"{why}"
+            )
 
     def _give_up(
         self,

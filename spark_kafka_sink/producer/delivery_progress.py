@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from spark_kafka_sink.errors import ApiException, KafkaException, error_code
+from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
@@ -16,9 +18,10 @@ class DeliveryProgress(NamedTuple):
 
     records, bytes: acknowledged records, and their size before compression. pending: records that
     are in batches and not acknowledged. throttled: for how many seconds each node still throttles
-    this client. retried: for each node, the number of batches that are sent again to partitions
-    that it leads; -1 stands for partitions without a leader. unreachable: why a node has no
-    connection, for each node that is needed.
+    this client. retried: for each node, the number of batches that are sent again to it.
+    unreachable: why a node has no connection, for each node that is needed. awaited: what else
+    calls and batches wait for, such as the metadata of a topic, with the brokers' last error about
+    it, "" if there is none.
     """
 
     records: int
@@ -28,6 +31,7 @@ class DeliveryProgress(NamedTuple):
     throttled: Mapping[int, float]
     retried: Mapping[int, int]
     unreachable: Mapping[int, str]
+    awaited: Mapping[str, str]
 
 
 def delivery_progress(
@@ -35,25 +39,49 @@ def delivery_progress(
     metadata: ClusterMetadata,
     deliveries: Deliveries,
     *,
+    topic_waits: Iterable[Collection[str]],
+    prerequisite: Callable[[TopicPartition], tuple[str, KafkaException | None]],
     throttled: Mapping[int, float],
     troubles: Mapping[int, str],
     has_connection: bool,
 ) -> DeliveryProgress:
     """Return the progress of a producer. The caller holds its lock.
 
-    throttled: as in the result. troubles: why a node has no connection, for each node without one.
-    A node is needed if it leads the partition of an unfinished batch. If there is no such node and
-    no connection, every node counts as needed.
+    topic_waits: the topics of each call that waits for metadata. prerequisite: returns what the
+    batches of a partition lack ("" for nothing) before they can be sent, and the last error about
+    it. throttled: as in the result. troubles: why a node has no connection, for each node without
+    one. A node is needed if it leads the partition of an unfinished batch. If there is no such node
+    and no connection, every node counts as needed.
     """
     retried: Counter[int] = Counter()
     needed = set()
+    unknown: dict[str, None] = {}
+    leaderless: dict[TopicPartition, None] = {}
+    awaited: dict[str, str] = {}
+    for topics in topic_waits:
+        # If all are known, the call waits for topics to have more partitions.
+        unknown.update(dict.fromkeys([t for t in topics if metadata.topic(t) is None] or topics))
     for batch in accumulator.incomplete:
-        leader = metadata.leader(batch.topic_partition)
-        node_id = -1 if leader is None else leader.id
-        needed.add(node_id)
-        if batch.attempts:
-            retried[node_id] += 1
-    needed.discard(-1)
+        topic_partition, node_id = batch.topic_partition, batch.node_id
+        if node_id is None:  # it is not in flight
+            leader = metadata.leader(topic_partition)
+            if leader is not None:
+                node_id = leader.id
+                what, error = prerequisite(topic_partition)
+                if what:
+                    awaited[what] = _name_of(error)
+            elif metadata.topic(topic_partition.topic) is None:
+                unknown[topic_partition.topic] = None
+            else:
+                leaderless[topic_partition] = None
+        if node_id is not None:
+            needed.add(node_id)
+            if batch.attempts:
+                retried[node_id] += 1
+    awaited |= {
+        f"the metadata of topic {name}": _name_of(metadata.topic_error(name)) for name in unknown
+    }
+    awaited |= {f"the leader of {each}": "" for each in leaderless}
     delivered = deliveries.partitions.values()
     return DeliveryProgress(
         records=sum(each.records for each in delivered),
@@ -67,4 +95,11 @@ def delivery_progress(
             for node_id, why in troubles.items()
             if node_id in needed or not (needed or has_connection)
         },
+        awaited=awaited,
     )
+
+
+def _name_of(error: KafkaException | None) -> str:
+    if isinstance(error, ApiException):
+        return error_code(error.code).name
+    return "" if error is None else str(error)

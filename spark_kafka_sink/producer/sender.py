@@ -1,11 +1,10 @@
 """Sender: determines the requests that are due, and handles the responses. A pure state machine.
 
-`poll` returns the requests that are due, `handle` takes network events. The caller passes the time
-to both. Neither sends, waits or takes a lock. The sender knows which nodes are ready, and the
-number of Produce requests in flight to each node. The rest is in other modules: the queues
-(accumulator), the leaders (metadata), the sequences (`Sequences`), the transactions
-(`TransactionManager`), the form of Produce requests (`ProduceRequests`), and the result of a batch
-(`BatchCompletion`).
+`poll` returns the due requests, `handle` takes network events. The caller passes the time to both.
+Neither sends, waits or takes a lock. The sender knows which nodes are ready, and the number of
+Produce requests in flight to each. Other modules have the queues (accumulator), the leaders
+(metadata), the sequences (`Sequences`), the transactions (`TransactionManager`), the form of
+Produce requests (`ProduceRequests`), and the result of a batch (`BatchCompletion`).
 
 A Produce request goes to one node, and has at most max.request.size bytes. It has at most one batch
 per partition, so that a retry never changes the order of batches. `build` makes the request outside
@@ -14,7 +13,7 @@ the producer's lock, because it compresses and computes checksums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
@@ -140,13 +139,17 @@ class Sender:
         self._muted: set[TopicPartition] = set()
         self.fatal_error: KafkaException | None = None
 
-    def progress(self, deliveries: Deliveries, now: float) -> DeliveryProgress:
-        """Return how far the producer is. deliveries: what was delivered."""
+    def progress(
+        self, deliveries: Deliveries, topic_waits: Iterable[Collection[str]], now: float
+    ) -> DeliveryProgress:
+        """Return how far the producer is. deliveries, topic_waits: as in `delivery_progress`."""
         throttles = self._throttled_until.items()
         return delivery_progress(
             self.accumulator,
             self.metadata,
             deliveries,
+            topic_waits=topic_waits,
+            prerequisite=self._prerequisite,
             throttled={node_id: until - now for node_id, until in throttles if until > now},
             troubles=self.completion.node_troubles,
             has_connection=bool(self._ready),
@@ -160,12 +163,15 @@ class Sender:
             filter(None, (b.last_error for b in self.accumulator.incomplete)), None
         )
 
-    def _prerequisite_error(self, topic_partition: TopicPartition) -> KafkaException | None:
-        """Return the last error of a request that must succeed before a batch can be sent."""
+    def _prerequisite(self, topic_partition: TopicPartition) -> tuple[str, KafkaException | None]:
+        """Return what a partition's batches lack ("" for nothing), and why they have not got it."""
         if self._transactions is not None:
-            is_added = self._transactions.has(topic_partition)
-            return None if is_added else self._transactions.queue.last_error
-        return None if self._producer_id is None else self._producer_id.last_error
+            queue = self._transactions.queue
+            waits = not self._transactions.has(topic_partition) and (queue.is_busy or queue.waiting)
+            return ("the transaction coordinator", queue.last_error) if waits else ("", None)
+        if self._producer_id is None or not self._producer_id.is_needed:
+            return "", None
+        return "a producer id", self._producer_id.last_error
 
     # -- a joined transaction ---------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class Sender:
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; the batches in the result count as sent from now on."""
         for batch in self.accumulator.expired(now):
-            self.completion.expired(batch, now, self._prerequisite_error(batch.topic_partition))
+            self.completion.expired(batch, now, self._prerequisite(batch.topic_partition)[1])
         if self._transactions is not None:
             self._follow_transaction(self._transactions)
         if self._is_over():

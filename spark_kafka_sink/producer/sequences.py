@@ -262,12 +262,17 @@ class ProducerIdRequests:
         # Why the last attempt failed; None after a success.
         self.last_error: ApiException | None = None
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is no producer id yet, so that no batch can be sent."""
+        return not self._sequences.has_producer_id
+
     def due(self, now: float) -> InitProducerIdRequest | None:
         """Return the request if it is due; it counts as sent from now on.
 
         The caller calls this only while batches wait to be sent.
         """
-        if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
+        if not self.is_needed or self._in_progress or now < self._not_before:
             return None
         self._in_progress = True
         return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)

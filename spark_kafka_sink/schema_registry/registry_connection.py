@@ -1,8 +1,9 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
 This module replaces references in options, such as ``${env:NAME}``, by their values. No error
-message shows a secret, nor the user in a URL. If it is not clear where the user in a URL ends,
-messages show nothing of the URL but its scheme.
+message shows a secret, and no URL in a message has a user. A user without a password is a secret,
+too. If it is not clear where the user in a URL ends, messages show nothing of the URL but its
+scheme.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _TOKEN: Final = "bearer.auth.token"  # noqa: S105 - a name
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _CLIENT_ID: Final = "bearer.auth.client.id"
 _CLIENT_SECRET: Final = "bearer.auth.client.secret"  # noqa: S105 - a name
+_SCOPE: Final = "bearer.auth.scope"
+_OF_ENDPOINT: Final = (_CLIENT_ID, _CLIENT_SECRET, _SCOPE)
 _SECRETS: Final = (_USER_INFO, _TOKEN, _CLIENT_SECRET)
 _HEADERS: Final = {
     "bearer.auth.logical.cluster": "target-sr-cluster",
@@ -249,6 +252,12 @@ class _Connection:
             raise ConfigException(message)
         if source == _INHERITED:
             return self._inherited()
+        if source == "URL" and not any(self._users.values()):
+            message = (
+                f"{_BASIC} is URL, but {URL_OPTION} has no user: set {URL_OPTION} to "
+                f"https://user:password@host:port, or remove {_BASIC}"
+            )
+            raise ConfigException(message)
         if source == "USER_INFO" and info is None:
             raise ConfigException(f"{_BASIC} is USER_INFO: set {_USER_INFO} to user:password")
         if info is None:
@@ -297,6 +306,12 @@ class _Connection:
         if token is not None and source in (None, "STATIC_TOKEN"):
             return lambda: token
         if source is None and self._text(_ENDPOINT) is None:
+            unused = [name for name in _OF_ENDPOINT if self._text(name) is not None]
+            if unused:
+                message = (
+                    f"option {unused[0]} has no effect: set {_ENDPOINT}, or remove {unused[0]}"
+                )
+                raise ConfigException(message)
             return None
         if source == "STATIC_TOKEN":
             raise ConfigException(f"{_BEARER} is STATIC_TOKEN: set {_TOKEN}")
@@ -343,7 +358,7 @@ class _Connection:
                 "so anyone on the network can read them",
             )
         authorization = {"Authorization": basic_authorization(client_id, secret, None)}
-        form = by_secret(self._text("bearer.auth.scope"))
+        form = by_secret(self._text(_SCOPE))
         context = self._context
         if is_encrypted(url) and context is None:
             from spark_kafka_sink.network.tls import TlsSettings, client_context  # noqa: PLC0415 - imports ssl

@@ -415,8 +415,10 @@ def _guid(found: Mapping[str, Any], what: str) -> str:
 
 
 def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> RegisteredSchema:
-    text, kind = found.get("schema"), found.get("schemaType", AVRO)
-    subject, version = found.get("subject", ""), found.get("version", 0)
+    # Each field may be null if it has its default.
+    text, kind = found.get("schema"), found.get("schemaType")
+    subject, version = found.get("subject"), found.get("version")
+    kind, subject = AVRO if kind is None else kind, "" if subject is None else subject
     if not all(isinstance(each, str) for each in (text, kind, subject)):
         raise _no_answer(what, "has no schema")
     references = found.get("references") or []

@@ -107,11 +107,11 @@ class RegistrySettings:
     """The options about a schema registry.
 
     connection: pairs of the name and the value of each option of the connection. subjects,
-    strategies: pairs of a column, ``key`` or ``value``, and the value of its option. A column has
-    no pair if its option is not set. cache_ttl_s: for how many seconds the latest version of a
-    subject is used without asking the registry again, negative for always. schema_id: the id of the
-    schema to write with, None if use.schema.id is not set. ids_in_headers: the columns, ``key`` or
-    ``value``, for which the id of the schema is put into a header of each row.
+    strategies, id_serializers: pairs of a column, ``key`` or ``value``, and the value of its
+    option. A column has no pair if its option is not set. The value in id_serializers is whether
+    the id of the schema is put into a header of each row. cache_ttl_s: for how many seconds the
+    latest version of a subject is used without asking the registry again, negative for always.
+    schema_id: the id of the schema to write with, None if use.schema.id is not set.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -122,7 +122,12 @@ class RegistrySettings:
     normalize: bool = False
     cache_ttl_s: float = _NEVER
     schema_id: int | None = None
-    ids_in_headers: tuple[str, ...] = ()
+    id_serializers: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def ids_in_headers(self) -> tuple[str, ...]:
+        """The columns for which the id of the schema is put into a header of each row."""
+        return tuple(column for column, is_header in self.id_serializers if is_header)
 
     def subject_of(self, column: str) -> str | None:
         """Return the value of the option keySubject or valueSubject, None if it is not set."""
@@ -132,19 +137,34 @@ class RegistrySettings:
         """Return how the subject of a column is named."""
         return dict(self.strategies).get(column, SubjectNameStrategy.TOPIC)
 
+    def options_of(self, column: str) -> list[str]:
+        """Return the names of the options that are set, and are only about one column."""
+        given = (
+            (_SUBJECT_OPTIONS, self.subjects),
+            (_STRATEGY_OPTIONS, self.strategies),
+            (_ID_OPTIONS, self.id_serializers),
+        )
+        return [names[column] for names, pairs in given if column in dict(pairs)]
+
 
 def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
-    """Check the options and return them. Return None if schema.registry.url is not set.
+    """Check the options and return them. Return None if no option is set.
 
     given: options with names in lower case. Raise ConfigException if they are invalid.
     """
     named = {name: given[name.lower()] for name in REGISTRY_OPTIONS if name.lower() in given}
-    if not named.get(URL_OPTION, "").strip():
-        others = [name for name in named if name != URL_OPTION]
-        if others:
-            message = f"option {others[0]} has no effect: set {URL_OPTION}, or remove {others[0]}"
-            raise ConfigException(message)
+    if not named:
         return None
+    if URL_OPTION not in named:
+        other = next(iter(named))
+        message = f"option {other} has no effect: set {URL_OPTION}, or remove {other}"
+        raise ConfigException(message)
+    if not named[URL_OPTION].replace(",", " ").strip():
+        message = (
+            f"option {URL_OPTION} is {named[URL_OPTION]!r}, which names no URL: expected "
+            "https://host:port, several separated by commas, or no such option"
+        )
+        raise ConfigException(message)
     flags = {name: _flag(name, named.get(name)) for name in _BOOLEANS}
     return RegistrySettings(
         connection=tuple((n, Secret(named[n])) for n in CONNECTION_OPTIONS if n in named),
@@ -163,10 +183,10 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
         normalize=flags["normalize.schemas"] is True,
         cache_ttl_s=_seconds("latest.cache.ttl.sec", named.get("latest.cache.ttl.sec")),
         schema_id=_schema_id("use.schema.id", named.get("use.schema.id")),
-        ids_in_headers=tuple(
-            column
+        id_serializers=tuple(
+            (column, _is_header_serializer(name, named[name]))
             for column, name in _ID_OPTIONS.items()
-            if name in named and _is_header_serializer(name, named[name])
+            if name in named
         ),
     )
 

@@ -1,8 +1,9 @@
-"""Avro schemas: parsed by the rules of Avro's specification, and derived from the type of a column.
+"""Avro schemas, parsed by the rules of Avro's specification.
 
 If a schema breaks a rule, the message of the DataException has the place in the schema. A logical
 type that is unknown or invalid, such as a decimal with more decimal places than digits, is ignored,
-as the specification demands.
+as the specification demands. The parts of a namespace may have any characters, such as a hyphen,
+as in Avro for Java.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,7 +27,7 @@ _UUID_BYTES: Final = 16
 _LARGEST_FIXED: Final = 2**31 - 1
 
 # The type under each logical type. Decimals and UUIDs have rules of their own.
-_LOGICAL_TYPES: Final = {
+LOGICAL_TYPES: Final = {
     "date": "int",
     "time-millis": "int",
     "time-micros": "long",
@@ -224,7 +224,7 @@ class _Parser:
     def _of_name(self, name: str, namespace: str, place: str) -> AvroType:
         if name in PRIMITIVES:
             return Primitive(name)
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = _qualified(name, namespace)
         known = self._named.get(full) or self._named.get(name)  # as in Avro for Java
         if known is None:
             raise _wrong(place, f"{_shown(name)}, which is not defined before", "a known type")
@@ -325,12 +325,20 @@ def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
         namespace = enclosing
     if not isinstance(namespace, str):
         raise _wrong(f"{place}: namespace", _shown(namespace), "names with dots between them")
-    full = name if "." in name or not namespace else f"{namespace}.{name}"
-    if not all(is_name(part) for part in full.split(".")):
-        raise _wrong(f"{place}: name", _shown(full), NAME_RULE)
+    full = _qualified(name, namespace)
+    last = full.rpartition(".")[2]
+    if not is_name(last):
+        raise _wrong(f"{place}: name", _shown(last), NAME_RULE)
     if full in PRIMITIVES:
         raise _wrong(f"{place}: name", _shown(full), "a name that is not a primitive type's")
     return full
+
+
+def _qualified(name: str, namespace: str) -> str:
+    """Return a full name. A name with a dot has its own namespace, which is before the last dot."""
+    own, dot, last = name.rpartition(".")
+    chosen = own if dot else namespace
+    return f"{chosen}.{last}" if chosen else last
 
 
 def _branch_name(branch: AvroType) -> str:
@@ -352,7 +360,7 @@ def _logical(found: Mapping[str, object], base: str, size: int) -> tuple[str, in
         return ("decimal", precision, scale) if is_valid else ("", 0, 0)
     if name == "uuid" and (base == "string" or size == _UUID_BYTES):
         return "uuid", 0, 0
-    if isinstance(name, str) and _LOGICAL_TYPES.get(name) == base:
+    if isinstance(name, str) and LOGICAL_TYPES.get(name) == base:
         return name, 0, 0
     return "", 0, 0
 
@@ -386,115 +394,3 @@ def _shown(found: object) -> str:
 
 def _wrong(place: str, found: str, expected: str) -> DataException:
     return DataException(f"Avro schema: {place}: found {found}, expected {expected}")
-
-
-# -- deriving -------------------------------------------------------------------------------------
-
-_DERIVED: Final = {
-    Kind.NULL: "null",
-    Kind.BOOLEAN: "boolean",
-    Kind.INT: "int",
-    Kind.LONG: "long",
-    Kind.FLOAT: "float",
-    Kind.DOUBLE: "double",
-    Kind.STRING: "string",
-    Kind.BINARY: "bytes",
-}
-_DERIVED_LOGICAL: Final = {
-    Kind.DATE: "date",
-    Kind.TIMESTAMP: "timestamp-micros",
-    Kind.TIMESTAMP_NTZ: "local-timestamp-micros",
-    Kind.TIME: "time-micros",
-}
-
-
-def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "") -> str:
-    """Return the schema of a column as JSON.
-
-    path: the path of the column, for error messages. name, namespace: of the Avro record, if the
-    column is a struct. A part that may be null becomes ``["null", T]``, and a field also gets the
-    default null. The column itself does not, because a null key or value stays null. Raise
-    DataException for a type that has no schema.
-    """
-    derived = _Deriver(name).derive(column, path, name)
-    if namespace and isinstance(derived, dict) and derived["type"] == "record":
-        derived = {"type": "record", "name": name, "namespace": namespace, **derived}
-    return json.dumps(derived, separators=(",", ":"))
-
-
-class _Deriver:
-    """Derives one schema. It names a nested record after its parent and its field."""
-
-    def __init__(self, name: str) -> None:
-        self._taken = {name}
-
-    def derive(self, column: ColumnType, path: str, name: str) -> str | dict[str, Any]:
-        """Return the schema of a column, or of a part of it. name: of its record."""
-        kind = column.kind
-        if kind in _DERIVED:
-            return _DERIVED[kind]
-        if kind in _DERIVED_LOGICAL:
-            logical = _DERIVED_LOGICAL[kind]
-            return {"type": _LOGICAL_TYPES[logical], "logicalType": logical}
-        if kind is Kind.DECIMAL and 0 <= column.scale <= column.precision:
-            size = {"precision": column.precision, "scale": column.scale}
-            return {"type": "bytes", "logicalType": "decimal", **size}
-        if kind is Kind.STRUCT:
-            return {
-                "type": "record",
-                "name": name,
-                "fields": [self._field(each, path, name) for each in column.fields],
-            }
-        if kind is Kind.ARRAY:
-            return {"type": "array", "items": self._part(column.fields[0], f"{path}[]", name)}
-        if kind is Kind.MAP and column.fields[0].type.kind is Kind.STRING:
-            return {"type": "map", "values": self._part(column.fields[1], f"{path}[]", name)}
-        raise DataException(_has_no_schema(column, path))
-
-    def _field(self, column: ColumnField, path: str, parent: str) -> dict[str, Any]:
-        path = f"{path}.{column.name}"
-        if not is_name(column.name):
-            message = f"column {path}: a field of an Avro record is expected to have {NAME_RULE}"
-            raise DataException(f"{message}; rename it, as in withColumnRenamed")
-        kind = self._part(column, path, self._new_name(column, parent))
-        found: dict[str, Any] = {"name": column.name, "type": kind}
-        if column.is_nullable:
-            found["default"] = None
-        return found
-
-    def _new_name(self, column: ColumnField, parent: str) -> str:
-        """Return a name for the Avro record in a field. No other Avro record has this name."""
-        if not _has_struct(column.type):
-            return ""
-        name = first = f"{parent}_{column.name}"
-        number = 1
-        while name in self._taken:
-            number += 1
-            name = f"{first}_{number}"
-        self._taken.add(name)
-        return name
-
-    def _part(self, column: ColumnField, path: str, name: str) -> str | list[Any] | dict[str, Any]:
-        kind = self.derive(column.type, path, name)
-        return ["null", kind] if column.is_nullable and kind != "null" else kind
-
-
-def _has_struct(column: ColumnType) -> bool:
-    return column.kind is Kind.STRUCT or any(_has_struct(each.type) for each in column.fields)
-
-
-def _has_no_schema(column: ColumnType, path: str) -> str:
-    if column.kind is Kind.MAP:
-        return (
-            f"column {path} is a {column.text}: the keys of an Avro map are strings; convert the "
-            "keys, or use map_entries"
-        )
-    if column.kind is Kind.DURATION:
-        return (
-            f"column {path} is of type {column.text}, for which no Avro schema can be "
-            "derived: cast it to bigint or string, or set a schema that has a long there"
-        )
-    return (
-        f"column {path} is of type {column.text}, for which there is no Avro schema: cast it to "
-        "string, or drop it"
-    )

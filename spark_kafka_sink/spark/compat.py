@@ -1,4 +1,4 @@
-"""What Spark 4.0 lacks and the sink needs. Delete this module when the sink needs Spark 4.1.
+"""What Spark 4.0 lacks or sets differently. Delete this module when the sink needs Spark 4.1.
 
 With newer versions, the functions here call those of Spark. Nothing is imported here before it is
 needed: the writers, which need only the base class, are loaded in every task.
@@ -7,7 +7,7 @@ needed: the writers, which need only the base class, are loaded in every task.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource
 
@@ -28,12 +28,17 @@ else:
     )
 
 __all__ = [
+    "OLD_ARROW_DEFAULT",
     "DataSourceStreamArrowWriter",
     "numbers_of_partitions",
     "register_source",
     "repartition_by_id",
     "with_arrow_column",
 ]
+
+# The default of spark.sql.execution.arrow.maxBytesPerBatch in Spark 4.0, as sessions show it:
+# 256 MiB.
+OLD_ARROW_DEFAULT: Final = "268435456b"
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:

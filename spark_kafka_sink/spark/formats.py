@@ -7,8 +7,8 @@ If a key or value is to have a format, `to_kafka` writes a mark into the metadat
 Then the option keyFormat or valueFormat is not needed. The mark follows the column, as the mark of
 `layout_mark` does.
 
-A column that `to_kafka` has converted to text is marked, too, because Avro would write this text
-and not the values that the column had.
+A column that `to_kafka` has converted to text is marked, too. Avro would write this text and not
+the values that the column had, and the text of some types is not JSON.
 
 For JSON, the mark also has the type of the rows, and their schema is derived from this type. A
 union of two DataFrames has only the mark of the first one. So each row has the number of its type
@@ -47,9 +47,17 @@ FORMAT_OPTIONS: Final = (
     "valueReferences",
     "valueSchema",
 )
+# The text of a file may begin with this mark, which is not a part of the JSON.
+_BOM: Final = "\ufeff"
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
 _CONVERTED: Final = "pykafka.converted"
+# The types whose text is always JSON, if to_kafka has converted a column. The text of a float or a
+# double may be NaN.
+_JSON_AS_TEXT: Final = (
+    *("boolean", "tinyint", "smallint", "int", "bigint", "decimal"),
+    *("struct", "array", "map", "variant"),
+)
 _JSON_FIELD, _NUMBER_FIELD = "json", "type"
 _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 
@@ -96,10 +104,10 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
             formats[column] = chosen.strip().lower()
         schema = given.get(f"{column}schema")
         if schema is not None:
-            schemas[column] = schema
+            schemas[column] = schema.removeprefix(_BOM)
         used = given.get(f"{column}references")
         if used is not None:
-            references[column] = _references(f"{column}References", used)
+            references[column] = _references(f"{column}References", used.removeprefix(_BOM))
     name, namespace = given.get("recordname"), given.get("recordnamespace")
     if (name, namespace) != (None, None):
         _check_record_name(name, namespace)
@@ -158,21 +166,40 @@ def as_converted(from_type: str) -> dict[str, Any]:
 
 
 def refuse_converted(chosen: Mapping[str, str], schema: StructType) -> None:
-    """Raise ConfigException for a column that is to be Avro, but was converted to text before.
+    """Raise ConfigException for a column with a format that was converted to another text before.
 
-    chosen: the format of each column that has one.
+    For Avro, this text is always wrong. For JSON, the text of some types is right. chosen: the
+    format of each column that has one.
     """
     for column in schema.fields:
         from_type = (column.metadata or {}).get(_CONVERTED)
-        if from_type is None or chosen.get(column.name) != AVRO:
+        name, format_name = column.name, chosen.get(column.name)
+        if from_type is None or format_name is None:
             continue
-        instead = 'key_format="avro"' if column.name == "key" else 'value="avro"'
-        message = (
-            f"to_kafka has converted the column {column.name} from {from_type} to a string, and "
-            f"option {column.name}Format is {AVRO}: call to_kafka with {instead}, or cast the "
-            "column to string before, if it is to be a string in Avro"
-        )
+        if format_name == JSON_SR and from_type.partition("(")[0] in _JSON_AS_TEXT:
+            continue
+        arguments = to_kafka_arguments(name, format_name)
+        if format_name == AVRO:
+            message = (
+                f"to_kafka has converted the column {name} from {from_type} to a string, and "
+                f"option {name}Format is {AVRO}: call to_kafka with {arguments}, or cast the "
+                "column to string before, if it is to be a string in Avro"
+            )
+        else:
+            message = (
+                f"to_kafka has converted the column {name} from {from_type} to a string, and "
+                f"option {name}Format is {JSON_SR}, but the strings of this type are not always "
+                f"JSON: call to_kafka with {arguments}, or pass strings of JSON"
+            )
         raise ConfigException(message)
+
+
+def to_kafka_arguments(column: str, format_name: str) -> str:
+    """Return the arguments by which `to_kafka` makes a column for a format, for error messages."""
+    if column == "value":
+        return f'value="{format_name}"'
+    is_json = format_name == JSON_SR
+    return f'{"a struct as key and " if is_json else ""}key_format="{format_name}"'
 
 
 def numbered_json(texts: Column, rows: StructType) -> Column:

@@ -1,9 +1,13 @@
-"""The path in an option that names a file or a folder: reportPath, a schema, deadLetterPath."""
+"""The path in an option that names a file or a folder: reportPath, a schema, deadLetterPath.
+
+Options such as a key tab may also name a file that the job has shipped.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,3 +49,27 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
 def _is_impossible(path: str) -> bool:
     names = [len(os.fsencode(part)) for part in path.split("/")]
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
+
+
+# The files of YARN itself in the working directory of a container. They have the environment and
+# the tokens of the application.
+_OF_YARN: Final = re.compile(
+    r"\.?(launch_container\.sh|container_tokens|\w*container_executor\w*\.sh|yarn_provided\.\w+)"
+    r"(\.crc)?"
+)
+
+
+def shipped_path(name: str) -> str | None:
+    """Return the local path of a file that `--files` shipped, None if no such file was shipped.
+
+    Driver and executors store shipped files in different folders, so each process looks in its own.
+    """
+    if _OF_YARN.fullmatch(name):
+        return None
+    # Outside Spark's processes, SparkFiles raises AssertionError.
+    with suppress(AssertionError, ImportError):
+        from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
+
+        path = SparkFiles.get(name)
+        return path if Path(path).is_file() else None
+    return None

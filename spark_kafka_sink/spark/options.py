@@ -15,7 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from numbers import Real
@@ -39,6 +39,7 @@ from spark_kafka_sink.config import (
     nearest,
     of_other_client,
     producer_config,
+    refusal,
 )
 from spark_kafka_sink.errors import ConfigException, Option, listed, name_options
 from spark_kafka_sink.logs import shown_value, warn_once
@@ -65,7 +66,7 @@ from spark_kafka_sink.spark.formats import (
     FormatOptions,
     format_options,
 )
-from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.spark.local_path import local_path, shipped_path
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
@@ -229,10 +230,10 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
     has_registry = URL_OPTION in given
-    for name, reason in _REFUSED.items():
-        if name in given:
-            is_java = name.endswith("serializer") and may_be_java_class(given[name])
-            raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
+    for name in _REFUSED:
+        reason = _refusal(name, given[name]) if name in given else None
+        if reason is not None:
+            raise ConfigException(reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         message = f"options of the Kafka source have no effect on a sink: {listed(ignored)}"
@@ -241,19 +242,10 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name, value in given.items():
         if name in _SOURCE_ONLY:
             continue
-        bare = name.removeprefix(_KAFKA)
-        if bare != name and _is_own(bare):
-            meant = _OWN.get(bare, bare)
-            message = f"{name} is not an option of the Kafka producer; did you mean {meant}?"
-            _complain(message, lenient=lenient)
+        if (unknown := _unknown(name, value, has_registry=has_registry)) is not None:
+            _complain(unknown, lenient=lenient)
         elif name.startswith(_KAFKA):
-            kafka[bare] = value
-        elif not is_sink_option(name) and name not in (
-            *_SPARKS,
-            APPLICATION_OPTION,
-            WRITE_ID_OPTION,
-        ):
-            _complain(not_an_option(name, has_registry=has_registry), lenient=lenient)
+            kafka[name.removeprefix(_KAFKA)] = value
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
         check_names(kafka, lenient=lenient)
@@ -411,24 +403,54 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
     raise ConfigException(message)
 
 
-def not_an_option(name: str, *, has_registry: bool = False) -> str:
+@name_kafka_options()
+def not_an_option(name: str, value: str = "", *, has_registry: bool = False) -> str:
     """Return the message about an unknown option, which suggests a similar name.
 
-    It never suggests an option of the source or of consumers, because the sink ignores those.
+    It never suggests an option of the source or of consumers, because the sink ignores those. If
+    the similar option cannot be set for a sink, the message says why, and does not suggest it.
     has_registry: whether the option with the URL of a schema registry is set.
     """
     reason = of_registry_client(name) or (of_either_client(name) if has_registry else None)
     if reason is not None:
         return f"option {name} {reason}"
     if (reason := of_other_client(name)) is not None:
-        with name_kafka_options():
-            return f"option {name} {reason}"
+        return f"option {name} {reason}"
     meant = None if name in _CONSUMERS else _meant(name)
+    if meant and (reason := _refusal(meant, value)) is not None:
+        return f"option {name} is not an option of the pykafka sink, and {reason}"
     hint = f"; did you mean {meant}?" if meant else ""
     return (
         f"option {name} is not an option of the pykafka sink{hint} "
         "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"
     )
+
+
+def _unknown(name: str, value: str, *, has_registry: bool) -> str | None:
+    """Return the message about an unknown option, None for a known one.
+
+    Return None, too, for most ``kafka.`` options: `check_names` checks these.
+    """
+    bare = name.removeprefix(_KAFKA)
+    if bare == name:
+        is_known = is_sink_option(name) or name in (*_SPARKS, APPLICATION_OPTION, WRITE_ID_OPTION)
+        return None if is_known else not_an_option(name, value, has_registry=has_registry)
+    if _is_own(bare):
+        meant = _OWN.get(bare, bare)
+        return f"{name} is not an option of the Kafka producer; did you mean {meant}?"
+    if bare in java_names() or of_other_client(bare) is not None:
+        return None
+    close = nearest(bare, java_names())
+    reason = _refusal(_KAFKA + close, value) if close else None
+    return f"{name} is not an option of the Kafka producer, and {reason}" if reason else None
+
+
+def _refusal(name: str, value: str) -> str | None:
+    """Return why a ``kafka.`` option cannot be set for a sink, None for all other options."""
+    if name not in _REFUSED:
+        return refusal(name.removeprefix(_KAFKA)) if name.startswith(_KAFKA) else None
+    is_java = name.endswith("serializer") and may_be_java_class(value)
+    return f"{_REFUSED[name]}. {_NO_JAVA_SERIALIZER}" if is_java else _REFUSED[name]
 
 
 def _meant(name: str) -> str | None:
@@ -462,33 +484,9 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
-# The files of YARN itself in the working directory of a container. They have the environment and
-# the tokens of the application.
-_OF_YARN: Final = re.compile(
-    r"\.?(launch_container\.sh|container_tokens|\w*container_executor\w*\.sh|yarn_provided\.\w+)"
-    r"(\.crc)?"
-)
-
-
-def _shipped(name: str) -> str | None:
-    """Return the local path of a file that `--files` shipped, None if no such file was shipped.
-
-    Driver and executors store shipped files in different folders, so each process looks in its own.
-    """
-    if _OF_YARN.fullmatch(name):
-        return None
-    # Outside Spark's processes, SparkFiles raises AssertionError.
-    with suppress(AssertionError, ImportError):
-        from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
-
-        path = SparkFiles.get(name)
-        return path if Path(path).is_file() else None
-    return None
-
-
 def _process() -> str:
     return "the driver" if TaskContext.get() is None else "this executor"
 
 
-find_shipped_files(_shipped)
+find_shipped_files(shipped_path)
 name_process(_process)

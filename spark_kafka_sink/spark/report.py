@@ -212,7 +212,7 @@ class ExactlyOnceReport:
     mode, app_id: the values of the options; for a stream without txnAppId, the application id that
     the sink has derived. version: the version of a batch job; None for a micro-batch of a known
     query, which has a batch_id instead. transactions: the number of transactions that contain rows.
-    skipped: why no row was written, None if rows were written.
+    skipped: why no row was to be written, None if rows were to be written.
     """
 
     mode: str
@@ -273,10 +273,10 @@ class CommitReport:
 
     def summary(self) -> str:
         """Return a summary of the report in one line."""
-        if self.exactly_once is not None and self.exactly_once.skipped is not None:
-            return f"pykafka: skipped: {self.exactly_once.skipped}"
         if not self.complete:
             return self._failure()
+        if self.exactly_once is not None and self.exactly_once.skipped is not None:
+            return f"pykafka: skipped: {self.exactly_once.skipped}"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
         line = (
             f"pykafka: wrote {self._written()}, by {counted(self.tasks, 'task')} "
@@ -292,6 +292,8 @@ class CommitReport:
     def _failure(self) -> str:
         what = "the write" if self.batch_id is None else f"micro-batch {self.batch_id}"
         line = f"pykafka: {what} failed"
+        if self.exactly_once is not None and self.exactly_once.skipped is not None:
+            return f"{line}; it wrote no row, because {self.exactly_once.skipped}"
         if self.tasks:
             line += f"; {counted(self.tasks, 'task')} that had ended wrote {self._written()}"
         if self.unreported_tasks:
@@ -333,11 +335,12 @@ class CommitReport:
 class SkippedMessage(WriterCommitMessage):
     """The commit message of a task whose rows were written before by another run.
 
-    rows: the number of rows that the task counted, None if it did not read its rows. plan,
+    rows: the number of rows that the task counted, None if it did not read its rows. trace, plan,
     micro_batch: as in `SinkCommitMessage`.
     """
 
     rows: int | None = None
+    trace: JobTrace | None = None
     plan: Plan | None = None
     micro_batch: MicroBatch | None = None
 

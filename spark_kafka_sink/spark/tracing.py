@@ -9,14 +9,19 @@ This is the only module that imports opentelemetry, and only if the option is se
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import astuple
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException
@@ -58,9 +63,7 @@ def check_installed() -> None:
             "opentelemetry-exporter-otlp-proto-http"
         )
         raise ConfigException(message)
-    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
-
-    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not _has_no_provider():
         return
     for exporter, point in _exporters().items():
         # An exporter without a name in _PACKAGES may be missing: the others work without it.
@@ -142,6 +145,32 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
     provider.force_flush(_FLUSH_MS)
 
 
+def keep_trace(folder: Path, stream: object, job: JobTrace) -> None:
+    """Keep the span of a stream's micro-batch in the driver's folder, for its commit or its abort.
+
+    The commit messages of tasks contain the span, too. But Spark may abort a micro-batch without
+    any commit message. The span is kept until the next micro-batch of the stream is planned.
+    stream: what identifies the stream, with the same repr in each process.
+    """
+    path = folder / _file_of(stream)
+    with suppress(OSError):  # then the micro-batch may end with another span
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(astuple(job)), "utf-8")
+        partial.replace(path)
+
+
+def kept_trace(folder: Path, stream: object) -> JobTrace | None:
+    """Return the span of the stream's micro-batch that was planned last, None if none is kept."""
+    try:
+        return JobTrace(*json.loads((folder / _file_of(stream)).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _file_of(stream: object) -> str:
+    return f".pykafka-trace-{hashlib.sha256(repr(stream).encode()).hexdigest()[:32]}"
+
+
 class TaskSpan:
     """The span of a task; without a span, its methods do nothing."""
 
@@ -199,9 +228,12 @@ def task_span(job: JobTrace, task: int, attempt: int) -> Iterator[TaskSpan]:
 
 
 def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider, Span]:
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - only with openTelemetry
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
 
     provider = _provider()
+    if _has_no_provider():
+        trace.set_tracer_provider(provider)  # for the user's code in the task
     span = provider.get_tracer(_SCOPE).start_span(
         _TASK,
         _below(job.traceparent),
@@ -226,17 +258,27 @@ def _destination(topics: set[str], job: JobTrace) -> dict[str, str]:
     return {"messaging.destination.name": ",".join(names)} if names else {}
 
 
-def _provider() -> TracerProvider:
-    """Return the tracer provider of this process. If none is set, set one from OTEL_*."""
+def _has_no_provider() -> bool:
+    """Return whether this process has no tracer provider."""
     from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
 
-    found = trace.get_tracer_provider()
-    if isinstance(found, trace.ProxyTracerProvider):
-        found = _made_provider()
-        trace.set_tracer_provider(found)
-    return found  # a provider of another class has the same methods
+    return isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
+def _provider() -> TracerProvider:
+    """Return the tracer provider of this process. If none is set, return one made from OTEL_*.
+
+    It is not set here, because the user's program may set one later.
+    """
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+
+    if _has_no_provider():
+        return _made_provider()
+    found: TracerProvider = trace.get_tracer_provider()  # another class has the same methods
+    return found
+
+
+@cache
 def _made_provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only with openTelemetry
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above

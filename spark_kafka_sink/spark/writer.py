@@ -170,14 +170,12 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         a topic column. If the option `topic` is set, it does not read them.
         """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
-        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+        from spark_kafka_sink.spark.tasks.task import skip_task, write_task  # noqa: PLC0415 - tasks alone need it
 
         options = self._unpacked()
         if isinstance(self._plan, Plan):
             return write_task(options, iterator, self._plan)
-        if options.topic is not None:
-            return SkippedMessage()
-        return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
+        return skip_task(options, iterator if options.topic is None else None)
 
     @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -272,11 +270,10 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
     @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
         """Run a task, and return its commit message."""
-        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+        from spark_kafka_sink.spark.tasks.task import skip_task, write_task  # noqa: PLC0415 - tasks alone need it
 
         if self._is_written:
-            rows = sum(batch.num_rows for batch in iterator)
-            return SkippedMessage(rows=rows, plan=self._plan, micro_batch=self._micro_batch)
+            return skip_task(self._unpacked(), iterator, self._plan, self._micro_batch)
         message = write_task(self._unpacked(), iterator, self._plan)
         message.plan, message.micro_batch = self._plan, self._micro_batch
         return message
@@ -301,7 +298,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
             self._plan,
             messages,
             self._micro_batch.batch_id,
-            is_replay=self._is_written,
+            replayed=self._micro_batch if self._is_written else None,
         )
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +48,40 @@ def make_command(folder: Path, name: str, script: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
+
+
+class Recording:
+    """A writer that records the calls of its methods."""
+
+    def __init__(self) -> None:
+        self.write = self
+        self.calls: list[tuple[str, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Recording]:
+        def record(*arguments: str) -> Recording:
+            self.calls.append((name, *arguments))
+            return self
+
+        return record
+
+
+def test_the_code_that_is_shown_is_a_whole_statement(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = r"C:\keys\a \"b\".pem"
+    demo.show_code("host:9092", "flights", {"kafka.ssl.truststore.location": path})
+    said, _, code = capsys.readouterr().out.partition("\n\n")
+    assert "in a program, with the columns of the records in the DataFrame df" in said
+    df = Recording()
+    exec(code, {"df": df})  # as a user does who copies it
+    assert df.calls == [
+        ("format", "pykafka"),
+        ("mode", "append"),
+        ("option", "kafka.bootstrap.servers", "host:9092"),
+        ("option", "topic", "flights"),
+        ("option", "kafka.ssl.truststore.location", path),
+        ("save",),
+    ]
 
 
 def test_missing_java_is_one_sentence(tmp_path: Path) -> None:

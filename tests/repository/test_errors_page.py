@@ -1,12 +1,13 @@
-"""docs/reference/errors.md has each error that users can cause, and tests provoke each of them."""
+"""docs/reference/errors.md has each error and warning that users can cause; tests provoke them."""
 
 from __future__ import annotations
 
 import pytest
 from support.documents.error_catalogue import CATALOGUE, INTERNAL, Entry
-from support.documents.error_messages import Site, messages, sites
+from support.documents.error_messages import Site, messages, sites, warning_sites
 from support.documents.errors_page import COMMAND, PAGE, messages_of, page, shared_causes
 from support.documents.named_tests import exists
+from support.documents.warning_catalogue import UNLISTED, WARNINGS
 
 ENTRIES = [entry for entries in CATALOGUE.values() for entry in entries]
 PLACES = {place.partition("~")[0] for entry in ENTRIES for place in entry.places}
@@ -36,10 +37,36 @@ def test_the_catalogue_names_nothing_that_makes_no_error() -> None:
     assert [each for each in INTERNAL if any(place.startswith(each) for place in PLACES)] == []
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)
+def test_each_warning_that_the_code_logs_or_prints_is_in_the_catalogue() -> None:
+    logged = {site.place for site in warning_sites()}
+    listed = {place.partition("~")[0] for entry in WARNINGS for place in entry.places}
+    missing = {place for place in logged - listed if not place.startswith(tuple(UNLISTED))}
+    assert missing == set(), "add them to tests/support/documents/warning_catalogue.py"
+    assert [each for each in listed if not messages(each, are_warnings=True)] == []
+    assert [each for each in UNLISTED if not any(place.startswith(each) for place in logged)] == []
+    assert [each for each in UNLISTED if any(place.startswith(each) for place in listed)] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "the report could not be written to reportPath …: …",
+        "the delegation token … could not be expired at the end of the job",
+        "the delegation token … stays valid after the job",
+        "the trace of a write could not be exported",
+        "a trace is not exported",
+        "the write of … is not aborted now",
+    ],
+)
+def test_what_a_user_reads_on_stderr_is_on_the_page(words: str) -> None:
+    assert words in PAGE.read_text().partition("## Warnings and lines on stderr")[2]
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, *WARNINGS], ids=lambda entry: entry.title)
 def test_an_entry_has_a_message_a_cause_what_to_do_and_a_test(entry: Entry) -> None:
-    assert messages_of(entry)
-    own_words = [text.replace("option", "").strip("… :;") for text in messages_of(entry)]
+    found = messages_of(entry, are_warnings=entry in WARNINGS)
+    assert found
+    own_words = [text.replace("option", "").strip("… :;") for text in found]
     assert all(own_words), "a message of details alone is found for each error"
     assert entry.cause.endswith(".")
     assert entry.what_to_do.endswith(".")

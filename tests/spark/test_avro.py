@@ -32,7 +32,7 @@ from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import atomic_layout, to_kafka
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.serde.avro_schema import derive_schema
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -100,6 +100,28 @@ def test_whole_rows_of_every_type_are_read_back(
     assert json.loads(schema["schema"])["title"] == "Row"
 
 
+def test_keys_are_read_back(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic, url = new_topic(2), registry.url
+    day = F.date_add(F.lit("2024-02-20").cast("date"), F.col("id").cast("int")).alias("day")
+    # One key is null.
+    key = F.when(F.col("id") != 3, F.struct("id", day))
+    frame = spark.range(9)
+    rows = to_kafka(frame, key=key, value=F.col("id").cast("string"), key_format="json_sr")
+    save(rows, kafka.bootstrap, topic, schema_registry_url=url)
+    read = json_reader(registry, topic)
+    found = {each.value: read(each.key) for each in read_with_confluent(kafka.bootstrap, topic)}
+    assert found == {
+        b"%d" % number: None if number == 3 else {"id": number, "day": f"2024-02-{20 + number}"}
+        for number in range(9)
+    }
+    assert list(registry.subjects) == [f"{topic}-key"]
+    other = to_kafka(frame, key=F.struct("id"), value=F.lit("v"), key_format="json_sr")
+    with pytest.raises(PySparkException, match="the column key has rows from two calls of to_kaf"):
+        save(rows.union(other).coalesce(1), kafka.bootstrap, new_topic(1), schema_registry_url=url)
+
+
 def test_rows_by_a_registered_schema_in_jobs_and_streams(
     spark: SparkSession,
     kafka: KafkaCluster,
@@ -170,7 +192,9 @@ def test_rows_that_a_union_adds_are_refused_if_their_columns_differ(
     assert found_values(kafka, topic, registry) == expected
     with_color = to_kafka(spark.range(1).withColumn("color", F.lit("RED")), "id", "json_sr")
     for frame in (with_color.unionByName(first), first.union(with_color).coalesce(1)):
-        with pytest.raises(PySparkException, match="the column value has rows from two calls of to_"):
+        with pytest.raises(
+            PySparkException, match="the column value has rows from two calls of to_"
+        ):
             save(frame, kafka.bootstrap, new_topic(1), schema_registry_url=url)
 
 

@@ -95,7 +95,9 @@ def test_keys_keep_their_type_if_they_are_to_be_avro(spark: SparkSession) -> Non
         rows = to_kafka(frame, value=value)
         with pytest.raises(ConfigException, match="to_kafka has converted the column value from"):
             KafkaDataSource({**options, "valueFormat": "avro"}).check(rows.schema)
-    with pytest.raises(DataException, match="key_format is 'json_sr': expected 'avro'"):
+    with pytest.raises(DataException, match="key_format is 'json': expected 'avro' or 'json_sr'"):
+        to_kafka(frame, key="id", key_format="json")
+    with pytest.raises(DataException, match="key is of type bigint, and key_format is 'json_sr'"):
         to_kafka(frame, key="id", key_format="json_sr")
     with pytest.raises(DataException, match="key_format has no effect without key"):
         to_kafka(frame, key_format="avro")

@@ -28,7 +28,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_encoder import encode_avro
 from spark_kafka_sink.serde.avro_plan import fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.avro_schema import parse_schema
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 
 ITEMS: Final = 7

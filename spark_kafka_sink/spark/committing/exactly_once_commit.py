@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import (
+    AbortResult,
     commit_report,
     failure_report,
     publish,
@@ -193,15 +194,20 @@ def skipped_report(
 
     record: the owner's record. skips: the commit messages of the tasks, if any task ran.
     """
-    version = _version(options)
-    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
-    why = f"version {version} of txnAppId {_selected(options).app_id!r} was written "
-    is_last = record.version == version
-    why += f"at {at}, with {counted(record.rows, 'row')}" if is_last else f"before {at}"
+    why = _why_skipped(options, record)
     counts = [message.rows for message in skips if message.rows is not None]
     if counts:
         why += f"; it has {counted(sum(counts), 'row')} now, which were counted, but not written"
     return _without_rows(options, why, len(skips), batch_id)
+
+
+def _why_skipped(options: SinkOptions, record: CommitRecord) -> str:
+    """Return when the version of a batch job was written, by the owner's record."""
+    version = _version(options)
+    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
+    is_last = record.version == version
+    when = f"at {at}, with {counted(record.rows, 'row')}" if is_last else f"before {at}"
+    return f"version {version} of txnAppId {_selected(options).app_id!r} was written {when}"
 
 
 def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | None) -> CommitReport:
@@ -247,16 +253,20 @@ def abort_batch(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
     *,
-    is_replay: bool = False,
+    replayed: MicroBatch | None = None,
 ) -> None:
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
-    Do nothing if `plan` is the owner's record. batch_id: as in `commit_batch`. is_replay: whether
-    the job only counted the rows of a micro-batch that was written before.
+    plan, batch_id: as in `commit_batch`. If `plan` is the owner's record, there is nothing to
+    abort. replayed: the micro-batch, if it was written before and the job only counted its rows.
     """
-    if isinstance(plan, Plan):
-        _abort(options, plan, messages, is_replay=is_replay)
-        _publish_failure(options, messages, batch_id)
+    if isinstance(plan, CommitRecord):
+        _publish_failed_skip(options, messages, _why_skipped(options, plan), batch_id)
+    elif replayed is not None:
+        _abort_replay(options, plan, messages, replayed)
+    else:
+        is_committed = _abort(options, plan, messages)
+        _publish_failure(options, messages, batch_id, is_committed=is_committed)
 
 
 @name_kafka_options()
@@ -270,8 +280,13 @@ def abort_micro_batch(
     """
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
+    replayed = _replayed(messages)
+    is_committed = False
+    if plan is not None and replayed is not None:
+        _abort_replay(options, plan, messages, replayed)
+        return
     if plan is not None:
-        _abort(options, plan, messages, batch_id=batch_id)
+        is_committed = _abort(options, plan, messages, batch_id=batch_id)
     else:
         say(
             f"pykafka: the write of {_owner(options)} is not aborted now, because its plan is not "
@@ -279,7 +294,7 @@ def abort_micro_batch(
             f"{options.producer.transaction_timeout_ms} ms, and read_committed consumers may have "
             "to wait until then"
         )
-    _publish_failure(options, messages, batch_id)
+    _publish_failure(options, messages, batch_id, is_committed=is_committed)
 
 
 def _publish(
@@ -294,9 +309,16 @@ def _publish(
 
 
 def _publish_failure(
-    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None,
+    *,
+    is_committed: bool,
 ) -> None:
-    """Publish the report of an aborted write. Its outcome is printed already."""
+    """Publish the report of a write that has failed. The result of its abort is printed already.
+
+    is_committed: whether the abort has found that the write is committed.
+    """
     report = failure_report(
         messages,
         batch_id,
@@ -304,7 +326,26 @@ def _publish_failure(
         compression=options.producer.compression_type,
         write_id=options.write_id,
     )
+    report.complete = is_committed
     _publish(options, messages, report, quiet=True)
+
+
+def _publish_failed_skip(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    why: str,
+    batch_id: int | None,
+    query_id: str | None = None,
+) -> None:
+    """Publish the report of a write that has failed, although it had no row to write.
+
+    why: why it had no row to write.
+    """
+    skips = sum(isinstance(message, SkippedMessage) for message in messages)
+    report = _without_rows(options, why, skips, batch_id)
+    report.query_id = query_id
+    report.complete, report.unreported_tasks = False, len(messages) - skips
+    _publish(options, messages, report)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:
@@ -346,29 +387,44 @@ def _abort(
     plan: Plan,
     messages: Sequence[WriterCommitMessage | None],
     *,
-    is_replay: bool = False,
     batch_id: int | None = None,
-) -> None:
-    """Abort a run, and print the result. batch_id: the number of a stream's micro-batch."""
+) -> bool:
+    """Abort a run, and print the result. batch_id: the number of a stream's micro-batch.
+
+    Return whether the run cannot be aborted, because it is committed.
+    """
     try:
-        if is_replay or _is_replay(messages):
-            # The rows of a replay are visible, so do not print that no row is visible.
-            end_unused(options, plan)
-            return
         if _mode(options) is Mode.SINGLE:
-            line = single_commit.abort_run(options, plan)
+            result = single_commit.abort_run(options, plan)
         else:
-            line = two_phase_commit.abort_run(
+            result = two_phase_commit.abort_run(
                 options,
                 plan,
                 _attempts(messages),
                 is_missing=any(message is None for message in messages),
             )
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
-        line = not_aborted_now(plan.run, error)
-    if not any(messages):
-        line += _if_replay(plan, batch_id)
-    say(f"pykafka: {line}")
+        result = AbortResult(not_aborted_now(plan.run, error))
+    say(f"pykafka: {result.line}{'' if any(messages) else _if_replay(plan, batch_id)}")
+    return result.is_committed
+
+
+def _abort_replay(
+    options: SinkOptions,
+    plan: Plan,
+    messages: Sequence[WriterCommitMessage | None],
+    replayed: MicroBatch,
+) -> None:
+    """End a failed job that only counted the rows of a micro-batch that was written before.
+
+    These rows are visible, so do not print that no row is visible.
+    """
+    try:
+        end_unused(options, plan)
+    except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
+        say(f"pykafka: {not_aborted_now(plan.run, error)}")
+    why = f"{replayed} was written before"
+    _publish_failed_skip(options, messages, why, replayed.batch_id, replayed.query_id)
 
 
 def _if_replay(plan: Plan, batch_id: int | None) -> str:
@@ -388,10 +444,11 @@ def _if_replay(plan: Plan, batch_id: int | None) -> str:
     )
 
 
-def _is_replay(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """Return whether the tasks of a micro-batch only counted rows that were written before."""
-    reported = [message for message in messages if message is not None]
-    return bool(reported) and all(isinstance(message, SkippedMessage) for message in reported)
+def _replayed(messages: Sequence[WriterCommitMessage | None]) -> MicroBatch | None:
+    """Return the micro-batch if its tasks only counted rows that were written before, else None."""
+    skips = [message for message in messages if isinstance(message, SkippedMessage)]
+    is_replay = len(skips) == sum(message is not None for message in messages)
+    return skips[0].micro_batch if skips and is_replay else None
 
 
 def _version(options: SinkOptions) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -38,8 +39,19 @@ from spark_kafka_sink.spark.report import (
     ExpiredRowsReport,
     JobTrace,
     SinkCommitMessage,
+    SkippedMessage,
     merged,
 )
+
+
+class AbortResult(NamedTuple):
+    """What the abort of an exactly-once write found.
+
+    line: a sentence for the user. is_committed: whether the write is committed all the same.
+    """
+
+    line: str
+    is_committed: bool = False
 
 
 def commit_report(
@@ -125,10 +137,10 @@ def trace_of(
 ) -> JobTrace | None:
     """Return the span of the job that the tasks belong to.
 
-    planned: the span that began when this writer was planned. In a stream, the tasks had another
-    writer, so the span in their commit messages is the right one.
+    planned: the span that this writer has. In a stream, the tasks had another writer, so the span
+    in their commit messages is the right one.
     """
-    traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage))
+    traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage))
     return next((each for each in traces if each is not None), planned)
 
 

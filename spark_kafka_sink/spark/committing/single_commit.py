@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.commit_clients import (
     has_newer_run,
     reply_to,
 )
+from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
@@ -86,46 +87,43 @@ def end_unused(options: SinkOptions, plan: Plan) -> str | None:
     return None
 
 
-def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a failed run. Return a sentence for the user about the result."""
+def abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
+    """Abort the transaction of a failed run, and return the result."""
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         level = client.level(deadline)
         begun = single.begin_abort(plan, level=level, deadline=deadline)
         outcome = client.run(begun, single.step).outcome
-        if isinstance(outcome, CommittedBefore):
-            return (
-                f"the write of {owner} failed after its transaction had ended{_end(client, plan)}"
-            )
-        if isinstance(outcome, Superseded):
-            return f"the write of {owner} {_why_fenced(client, plan, level)}"
+        if isinstance(outcome, CommittedBefore | Superseded):
+            is_committed = _is_committed(client, plan)
+            # At level 1, the driver asks for a new epoch after the commit, which fences this abort.
+            if is_committed or isinstance(outcome, CommittedBefore):
+                end = ": it IS committed" if is_committed else _NOT_KNOWN
+                line = f"the write of {owner} failed after its transaction had ended{end}"
+                return AbortResult(line, is_committed=bool(is_committed))
+            why = _why_fenced(client, plan, level, is_known=is_committed is not None)
+            return AbortResult(f"the write of {owner} {why}")
     if isinstance(outcome, Aborted):
-        return f"the write of {owner} was aborted: no row is visible"
+        return AbortResult(f"the write of {owner} was aborted: no row is visible")
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return not_aborted_now(plan.run, said)
+    return AbortResult(not_aborted_now(plan.run, said))
 
 
 _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
 
 
-def _end(client: CommitClient, plan: Plan) -> str:
-    """Return the end of a sentence about a run after the end of its transaction."""
-    return ": it IS committed" if _is_committed(client, plan) else _NOT_KNOWN
+def _why_fenced(client: CommitClient, plan: Plan, level: int, *, is_known: bool) -> str:
+    """Return why brokers refused the abort of a plan's run, and what follows for its rows.
 
-
-def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why brokers refused the abort of a plan's run, and what follows for its rows."""
-    is_committed = _is_committed(client, plan)
-    if is_committed:
-        # At level 1, the driver asks for a new epoch after the commit, which fences this abort.
-        return "failed after its transaction had ended: it IS committed"
+    is_known: whether it is known that the run is not committed.
+    """
     is_newer = has_newer_run(client, plan)
     if is_newer:
         return "was superseded by a newer run"
     timed_out = f"the brokers aborted it after {plan.run.timeout_ms} ms"
     # At level 2, a newer run that has just aborted the transaction looks like a timeout.
-    if is_newer is None or is_committed is None or level >= 2:
+    if is_newer is None or not is_known or level >= 2:
         return f"was superseded by a newer run, or {timed_out}{_NOT_KNOWN}"
     return f"timed out: {timed_out}, and no row is visible"
 

@@ -27,7 +27,7 @@ from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException, Option
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
-from spark_kafka_sink.spark.committing.job_commit import say
+from spark_kafka_sink.spark.committing.job_commit import AbortResult, say
 from spark_kafka_sink.spark.options import SinkOptions
 
 # How many seconds it takes at most to send a batch whose linger time is over.
@@ -85,8 +85,8 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
 
 def abort_run(
     options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction], *, is_missing: bool
-) -> str:
-    """End the open transactions of a failed run. Return a sentence for the user about the result.
+) -> AbortResult:
+    """End the open transactions of a failed run, and return the result.
 
     is_missing: whether the commit message of a task is missing, so that the task may still run. If
     the commit log has the decision to commit the run, its transactions are committed instead.
@@ -107,12 +107,12 @@ def abort_run(
         if isinstance(outcome, Decided):
             return _forward(client, plan, outcome.record, level)
         if isinstance(outcome, Superseded):
-            return f"the write of {owner} {_why_fenced(client, plan, level)}"
+            return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
     if isinstance(outcome, Aborted):
         more = _still_open(plan, outcome)
-        return f"the write of {owner} was aborted: no row is visible{more}"
+        return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return not_aborted_now(plan.run, said)
+    return AbortResult(not_aborted_now(plan.run, said))
 
 
 def _still_open(plan: Plan, aborted: Aborted) -> str:
@@ -141,11 +141,8 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     return f"timed out: no row is visible; {until}"
 
 
-def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a run, because the decision to commit it is recorded.
-
-    Return a sentence for the user about the result.
-    """
+def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> AbortResult:
+    """Commit the transactions of a run, because the decision to commit it is recorded."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(
@@ -155,9 +152,11 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
-        return f"the write of {owner} failed after the decision to commit it, so it IS committed"
+        line = f"the write of {owner} failed after the decision to commit it, so it IS committed"
+        return AbortResult(line, is_committed=True)
     if isinstance(outcome, Failure):
-        return f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
+        line = f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
+        return AbortResult(line)
     if isinstance(outcome, Torn):
-        return str(outcome.exception(plan.run))
-    return str(_error(plan, outcome))
+        return AbortResult(str(outcome.exception(plan.run)))
+    return AbortResult(str(_error(plan, outcome)))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.spark.compat import register_source
+from spark_kafka_sink.spark.compat import OLD_ARROW_DEFAULT, register_source
 from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
 from spark_kafka_sink.spark.driver.hooks.queries import hook_queries
 from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-# Spark's default value (SQLConf, 4.1 to 4.3).
+# Spark's default value since 4.1, as sessions show it: 64 MiB.
 SPARKS_DEFAULT: Final = "67108864b"
 # Just under 8 MiB, because a batch exceeds the limit by its last row. If the JVM's buffer for a
 # batch grows to 16 MiB, the JVM needs a sixth to a quarter more time for rows of 1 and 10 KB: see
@@ -40,8 +40,9 @@ def limit_arrow_batches(spark: SparkSession) -> None:
     The limit also applies to all other data that the session passes to Python. If the setting does
     not exist or cannot be changed, do nothing.
     """
+    defaults = (SPARKS_DEFAULT, OLD_ARROW_DEFAULT)
     reason = change_setting(
-        spark, SETTING, lambda given: str(LIMIT_BYTES) if given == SPARKS_DEFAULT else None
+        spark, SETTING, lambda given: str(LIMIT_BYTES) if given in defaults else None
     )
     if reason is not None:
         logger.info("%s is left as it is: %s", SETTING, reason)
@@ -125,7 +126,8 @@ def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let ``save()`` without a mode append.
 
     The session then masks Kafka's secrets where Spark shows options. It also passes rows to Python
-    in smaller batches, unless their size is already set.
+    in batches of at most 7.5 MiB instead of 64 MiB (Spark 4.0: 256 MiB), unless their size is
+    already set.
 
     In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
     spark.pyspark.python sets another one. Raise ConfigException if that other Python lacks the sink

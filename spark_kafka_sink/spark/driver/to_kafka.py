@@ -58,12 +58,13 @@ def to_kafka(
     the whole row as JSON whose schema is in a schema registry. The column is then a struct of the
     JSON and of a number for the type of the rows. By this number, the write finds rows of another
     type that a union has added. With the key_format "avro", the key keeps its type, and the sink
-    writes it as Avro, as with the option keyFormat.
+    writes it as Avro, as with the option keyFormat. With the key_format "json_sr", the key has to
+    be a struct, and is made as the value "json_sr" is.
     Other keys and values of type struct, array or map are converted to JSON, and all types other
     than string and binary are cast to string. headers, timestamp, topic and partition must have the
     types that the sink requires.
     Raise DataException for an unknown column, for an argument that is neither a name nor a Column,
-    and for another key_format.
+    for another key_format, and for a key that is no struct with the key_format "json_sr".
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -89,7 +90,7 @@ def to_kafka(
         *(
             F.col(name).alias(name, metadata=_mark(df, value))
             if name == "value" and _is_format(value)
-            else F.col(name).alias(name, metadata=as_metadata(AVRO))
+            else _key(types[name], key_format)
             if name == "key" and key_format is not None
             else _as_bytes(name, types[name], is_row=name == "value" and _is_row(value))
             if name in _BYTES
@@ -102,10 +103,26 @@ def to_kafka(
 def _check_key_format(key_format: str | None, *, has_key: bool) -> None:
     if key_format is None:
         return
-    if key_format != AVRO:
-        raise DataException(f"to_kafka: key_format is {key_format!r}: expected {AVRO!r}")
+    if not _is_format(key_format):
+        message = f"to_kafka: key_format is {key_format!r}: expected {AVRO!r} or {JSON_SR!r}"
+        raise DataException(message)
     if not has_key:
         raise DataException("to_kafka: key_format has no effect without key: set key, or remove it")
+
+
+def _key(kind: DataType, key_format: str) -> Column:
+    """Return the key for a format. kind: its type."""
+    key = F.col("key")
+    if key_format == AVRO:
+        return key.alias("key", metadata=as_metadata(AVRO))
+    if not isinstance(kind, StructType):
+        message = (
+            f"to_kafka: key is of type {kind.simpleString()}, and key_format is {JSON_SR!r}: "
+            "expected a struct, such as functions.struct('id')"
+        )
+        raise DataException(message)
+    rows = numbered_json(F.to_json(key, _EXACT_TIMES), kind)
+    return rows.alias("key", metadata=as_metadata(JSON_SR, kind))
 
 
 def _checked_column(argument: str, given: object) -> str | Column:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -47,8 +47,9 @@ from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
-from spark_kafka_sink.spark.tracing import begin_job
+from spark_kafka_sink.spark.tracing import begin_job, keep_trace, kept_trace
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     ExactlyOnceMicroBatchWriter,
@@ -64,6 +65,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kafka_sink.spark.committing.job_token import JobToken
+
+
+# The options by which the streams of an application differ, in lower case.
+_OF_STREAM: Final = (WRITE_ID_OPTION, "checkpointlocation", "topic", "txnappid")
 
 
 class KafkaDataSource(DataSource):
@@ -175,7 +180,7 @@ class KafkaDataSource(DataSource):
         own sink, every result is appended again. Raise the exceptions of `writer`.
         """
         freeze_imports()
-        options = _traced(self.check_stream(schema))
+        options = self._traced_stream(self.check_stream(schema))
         if self._is_copy:
             # A copy does not ask the schema registry, so its writer must not get the credentials.
             options = replace(options, registry=None)
@@ -186,6 +191,27 @@ class KafkaDataSource(DataSource):
         if self._is_copy:
             return ExactlyOnceStreamWriter(options)
         return _planned_micro_batch(_checked_micro_batch(options, schema))
+
+    def _traced_stream(self, options: SinkOptions) -> SinkOptions:
+        """Return the options with the span of the micro-batch, if openTelemetry is set.
+
+        The span begins when the micro-batch is planned. A pickled copy of this source gets the span
+        that was kept then. If there is none, its span begins now.
+        """
+        if options.traceparent is None:
+            return options
+        from spark_kafka_sink.spark.session import driver_folder  # noqa: PLC0415 - few streams have a trace
+
+        folder = driver_folder()
+        given = {name.lower(): text for name, text in self.options.items()}
+        stream = [given.get(name) for name in _OF_STREAM]
+        if self._is_copy and folder is not None:
+            kept = kept_trace(folder, stream)
+            return _traced(options) if kept is None else replace(options, trace=kept)
+        options = _traced(options)
+        if options.trace is not None and folder is not None:
+            keep_trace(folder, stream, options.trace)
+        return options
 
     def check_stream(self, schema: StructType, *, reads_files: bool = True) -> SinkOptions:
         """Check the options and columns of a stream, and return the options.

@@ -18,13 +18,9 @@ from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import (
-    ReferencedSchema,
-    derive_schema,
-    parse_schema,
-    schema_name,
-)
+from spark_kafka_sink.serde.avro_schema import ReferencedSchema, parse_schema, schema_name
 from spark_kafka_sink.serde.column_types import Kind
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -163,9 +159,10 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
 def _check_works_without_registry(chosen: Mapping[str, str]) -> None:
     for name, each in chosen.items():
         if each == JSON_SR:
+            plain = 'with value="json"' if name == "value" else "without key_format"
             message = (
                 f"the format of column {name} is {JSON_SR}, which needs a schema registry: set "
-                f'{URL_OPTION}, or write JSON without it by to_kafka(df, value="json")'
+                f"{URL_OPTION}, or remove the format, and make plain JSON by to_kafka {plain}"
             )
             raise ConfigException(message)
 
@@ -176,6 +173,11 @@ def _check_effects_of_registry(
     if not chosen:
         message = f"option {URL_OPTION} has no effect: set valueFormat or keyFormat, or remove it"
         raise ConfigException(message)
+    for column in COLUMNS_WITH_FORMAT:
+        about_column = registry.options_of(column)
+        if about_column and column not in chosen:
+            message = f"option {about_column[0]} has no effect: set {column}Format, or remove it"
+            raise ConfigException(message)
     for name in given.schemas:
         for option, is_set in (
             ("use.latest.version", registry.use_latest),

@@ -30,7 +30,7 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     )
     path = local_path(option, text, "which is not on the driver", expected)
     try:
-        return allowed_content(str(path)).decode()
+        return allowed_content(str(path)).decode("utf-8-sig")
     except ConfigException as error:
         reason = str(error)
     except UnicodeDecodeError:

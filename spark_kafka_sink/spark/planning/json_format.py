@@ -1,7 +1,7 @@
 """JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
 
-A column that ``to_kafka(df, value="json_sr")`` has made is marked: its metadata has the type of the
-rows (see `formats`). From this type a schema is derived, or the type is compared with a schema.
+A column that `to_kafka` has made for this format is marked: its metadata has the type of the rows
+(see `formats`). From this type a schema is derived, or the type is compared with a schema.
 Other columns of strings or bytes are not compared with a schema. They need a schema in an option or
 in the registry.
 """
@@ -26,7 +26,14 @@ from spark_kafka_sink.serde.json_schema import (
     parse_json_schema,
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
-from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type, type_number
+from spark_kafka_sink.spark.formats import (
+    JSON_SR,
+    ColumnEncoding,
+    FormatOptions,
+    json_type,
+    to_kafka_arguments,
+    type_number,
+)
 from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
@@ -54,8 +61,8 @@ class JsonFormat:
         if marked is None and not is_text:
             message = (
                 f"column {column.name} is of type {kind.simpleString()}, and its format json_sr "
-                'is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use '
-                "to_json and set a schema"
+                "is for rows that are JSON already: call to_kafka with "
+                f"{to_kafka_arguments(column.name, JSON_SR)}, or use to_json and set a schema"
             )
             raise DataException(message)
         self._name = column.name
@@ -88,10 +95,11 @@ class JsonFormat:
     def derived(self) -> str:
         """Return a schema for the type of the rows."""
         if self._kind is None:
+            # For a key, use.schema.id has an effect only if the value has no format.
+            options = "keySchema" if self._name == "key" else "valueSchema or use.schema.id"
             message = (
-                f"the schema of column {self._name} is not known, because to_kafka has not made "
-                'the column: call to_kafka(df, value="json_sr"), or set '
-                f"{self._name}Schema or use.schema.id"
+                f"no schema can be derived from the strings or bytes in column {self._name}: call "
+                f"to_kafka with {to_kafka_arguments(self._name, JSON_SR)}, or set {options}"
             )
             raise ConfigException(message)
         title = full_record_name(self._name, self._options)

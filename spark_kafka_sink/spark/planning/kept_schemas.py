@@ -3,7 +3,10 @@
 Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process,
 and in files in the driver's folder, because Spark plans micro-batches in other processes, and ends
 such a process after it was idle for a minute. The files contain no secret: a file's name has only a
-digest of the settings by which its schema was chosen.
+digest of the settings by which its schemas were chosen.
+
+Several batch jobs with equal settings may be planned at the same time, each by two processes. So
+the newest schemas are kept, with the ids of their writes.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +48,11 @@ class KeptSchema:
         return ttl_s < 0 or 0 <= now - self.at < ttl_s
 
 
-_kept: Final[CheckCache[str, KeptSchema]] = CheckCache()
+# By digest; for each digest by write id, and the newest schema is the last one.
+_kept: Final[CheckCache[str, Mapping[str, KeptSchema]]] = CheckCache()
+# More than the jobs with equal settings that one application plans at the same time.
+_MOST_WRITES: Final = 30
+_lock: Final = threading.Lock()
 
 
 def question(*parts: object) -> str:
@@ -58,42 +66,61 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
     asked: a digest that `question` has returned. If the file cannot be written, other processes ask
     the registry again.
     """
-    _kept.keep(asked, kept)
-    path = _path(asked)
-    if path is None:
-        return
-    chosen = kept.chosen
-    parts = [
-        *(chosen.text, chosen.schema_id, chosen.guid, chosen.referenced),
-        *(kept.at, kept.write_id),
-    ]
-    with suppress(OSError):
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(parts), "utf-8")
-        partial.replace(path)
+    with _lock:
+        every = {**_stored(asked), **(_kept.get(asked) or {})}
+        every.pop(kept.write_id, None)
+        every[kept.write_id] = kept
+        newest = {each: every[each] for each in list(every)[-_MOST_WRITES:]}
+        _kept.keep(asked, newest)
+        path = _path(asked)
+        if path is None:
+            return
+        with suppress(OSError):
+            partial = path.with_name(f"{path.name}.{os.getpid()}")
+            partial.write_text(json.dumps(list(map(_parts, newest.values()))), "utf-8")
+            partial.replace(path)
 
 
-def kept_schema(asked: str) -> KeptSchema | None:
+def newest_schema(asked: str) -> KeptSchema | None:
     """Return the newest schema that a process of this driver has kept, None if there is none."""
-    found = [_kept.get(asked), _stored(asked)]
-    return max((each for each in found if each is not None), key=lambda each: each.at, default=None)
+    found = [list(each.values())[-1] for each in (_kept.get(asked), _stored(asked)) if each]
+    return max(found, key=lambda each: each.at, default=None)
 
 
-def _stored(asked: str) -> KeptSchema | None:
+def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
+    """Return the schema that a process of this driver has kept for a write, None if there is none.
+
+    write_id: the id of the write, empty if it has none.
+    """
+    if not write_id:
+        return None
+    return (_kept.get(asked) or {}).get(write_id) or _stored(asked).get(write_id)
+
+
+def _parts(kept: KeptSchema) -> list[object]:
+    chosen = kept.chosen
+    of_chosen = [chosen.text, chosen.schema_id, chosen.guid, chosen.referenced]
+    return [*of_chosen, kept.at, kept.write_id]
+
+
+def _stored(asked: str) -> dict[str, KeptSchema]:
+    """Return the schemas in a file by write id. A file that is damaged or absent has none."""
     path = _path(asked)
     try:
-        return None if path is None else _of_parts(json.loads(path.read_text("utf-8")))
+        every = [] if path is None else json.loads(path.read_text("utf-8"))
+        found = map(_of_parts, every if isinstance(every, list) else [])
+        return {each.write_id: each for each in found}
     except (OSError, ValueError):
-        return None
+        return {}
 
 
-def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
+def _of_parts(parts: object) -> KeptSchema:
     match parts:
         case [str(text), int(schema_id), str(guid), [*referenced], float(at), str(write_id)]:
             schemas = tuple(map(_referenced_schema, referenced))
             chosen = ChosenSchema(text, schema_id, schemas, guid=guid)
             return KeptSchema(chosen, at, write_id)
-    return None
+    raise ValueError(parts)
 
 
 def _referenced_schema(parts: object) -> ReferencedSchema:

@@ -17,6 +17,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -155,11 +156,7 @@ def choose_schema(
         what = f"the latest version of subject {subject!r}"
         return _accepted(client, latest, what, schema_format)
     if settings.use_latest:
-        message = (
-            f"option use.latest.version is true, but the registry has no subject {subject!r}: "
-            "register a schema, or remove the option"
-        )
-        raise ConfigException(message)
+        raise _no_latest(subject, settings, column, schema_format)
     derived = schema_format.derived()
     if not settings.auto_register:
         raise _not_registered(subject, f"it, which is {derived}")
@@ -204,6 +201,24 @@ def _written(
         raise _not_registered(subject, shown)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
+
+
+def _no_latest(
+    subject: str, settings: RegistrySettings, column: str, schema_format: SchemaFormat
+) -> ConfigException:
+    """Return the error for use.latest.version without a subject.
+
+    It has the derived schema, if one can be derived.
+    """
+    or_remove = ", or remove the option" if settings.auto_register else ""
+    shown = ""
+    with suppress(ConfigException, DataException):
+        shown = f"; this one fits column {column}: {schema_format.derived()}"
+    message = (
+        f"option use.latest.version is true, but the registry has no subject {subject!r}: "
+        f"register a schema{or_remove}{shown}"
+    )
+    return ConfigException(message)
 
 
 def _not_registered(subject: str, what: str) -> ConfigException:

@@ -2,9 +2,10 @@
 
 Streams and write_batch plan every micro-batch. They ask for the latest version of a subject again
 only after latest.cache.ttl.sec. For a schema that an option sets they ask once, because its id does
-not change. If the registry does not respond, or if its newest schema does not fit the rows, a
-stream goes on with the schema that it has, and logs a warning. Each batch job asks once, even if
-two processes plan it.
+not change. If the registry does not respond, if the driver cannot connect to it, for example
+because a file with a secret cannot be read, or if its newest schema does not fit the rows, a stream
+goes on with the schema that it has, and logs a warning. Each batch job asks once, even if two
+processes plan it, and other jobs are planned at the same time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.planning.kept_schemas import (
     KeptSchema,
     keep_schema,
-    kept_schema,
+    newest_schema,
     question,
+    schema_of_write,
 )
 from spark_kafka_sink.spark.planning.registered_schemas import (
     ChosenSchema,
@@ -129,18 +131,19 @@ class _Connection:
         """Return the schema to write a column with. The column fits it."""
         settings = asked.settings
         ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
-        kept = kept_schema(asked.digest)
-        if kept is not None and not may_remember:
+        if may_remember:
+            kept = newest_schema(asked.digest)
+        else:
             # After register(spark), the user's process asks first, and then the process that plans
             # the job uses the same schema.
-            kept = kept if kept.write_id == asked.write_id != "" else None
+            kept = schema_of_write(asked.digest, asked.write_id)
             ttl_s = -1
         if kept is not None and not _fits(asked, kept.chosen):
             kept = None
         if kept is not None and kept.is_fresh(time.time(), ttl_s):
             return _Choice(kept.chosen)
-        client = self._client(settings)
         try:
+            client = self._client(settings)
             found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
             asked.encoding(found)
         except RulesException:

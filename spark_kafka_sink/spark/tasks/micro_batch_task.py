@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch, micro_batch_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.replays import is_written
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
-from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.spark.tasks.task import skip_task, write_task
 
 
 def write_micro_batch(
@@ -29,8 +29,7 @@ def write_micro_batch(
     """
     micro_batch = _micro_batch()
     if is_written(plan, micro_batch):
-        rows = sum(batch.num_rows for batch in batches)
-        return SkippedMessage(rows=rows, plan=plan, micro_batch=micro_batch)
+        return skip_task(options, batches, plan, micro_batch)
     message = write_task(options, batches, plan)
     message.plan, message.micro_batch = plan, micro_batch
     return message

@@ -22,6 +22,7 @@ from spark_kafka_sink.errors import TransactionAbortedException
 from spark_kafka_sink.model import LARGEST_INT32, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.tasks.task_rows import TaskWaits
 from spark_kafka_sink.task_producer import TaskProducer
 
 if TYPE_CHECKING:
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
 
 
 class SingleTask:
-    """One attempt of a task, in its job's transaction. rows: the number of rows so far."""
+    """One attempt of a task, in its job's transaction.
+
+    rows: the number of rows so far. waits: for the progress of the task.
+    """
 
     def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
         self._plan = plan
         self._options = options
         self._producer = producer
+        self.waits = TaskWaits()
         self._log_ends: dict[TopicPartition, int] = {}
         self.rows = 0
         producer.join_transaction(
@@ -71,7 +76,10 @@ class SingleTask:
             return
         partitions = tuple(sorted(new))
         config = self._options.producer
-        with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
+        with (
+            commit_client(config, self._plan.run.log.topic, self._options.brokers) as client,
+            self.waits.waiting_for("the check of its partitions", client),
+        ):
             deadline = client.now() + config.max_block_ms / 1000
             begun = single_check.begin(self._plan, partitions, deadline=deadline)
             found = client.run(begun, single_check.step).outcome

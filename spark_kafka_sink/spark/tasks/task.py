@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -23,17 +23,24 @@ from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
-from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
+from spark_kafka_sink.spark.report import (
+    PartitionReport,
+    SinkCommitMessage,
+    SkippedMessage,
+    TaskReport,
+)
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
-from spark_kafka_sink.spark.tasks.task_rows import TaskRows
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows, TaskWaits
 from spark_kafka_sink.spark.topics import suggest_create_topics
 from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_heap
 
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import Plan
+    from spark_kafka_sink.spark.micro_batch import MicroBatch
     from spark_kafka_sink.spark.tasks.single_task import SingleTask
     from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
-    from spark_kafka_sink.task_producer import TaskProducer
+    from spark_kafka_sink.spark.tracing import TaskSpan
+    from spark_kafka_sink.task_producer import DeliveryProgress, TaskProducer
 
 
 # Condition.wait() does not accept infinity.
@@ -215,14 +222,35 @@ def write_task(
     acknowledge_now()
     freeze_imports()
     keep_heap()
+    with _span(options) as span:
+        message = _write(options, batches, plan)
+        if span is not None:
+            span.add(message)
+    return message
+
+
+def skip_task(
+    options: SinkOptions,
+    batches: Iterable[pa.RecordBatch] | None,
+    plan: Plan | None = None,
+    micro_batch: MicroBatch | None = None,
+) -> SkippedMessage:
+    """Count the rows of all batches, which were written before, and return the commit message.
+
+    batches: None if the rows need not be counted. plan, micro_batch: as in `SkippedMessage`.
+    """
+    with _span(options):
+        rows = None if batches is None else sum(batch.num_rows for batch in batches)
+    return SkippedMessage(rows=rows, trace=options.trace, plan=plan, micro_batch=micro_batch)
+
+
+def _span(options: SinkOptions) -> AbstractContextManager[TaskSpan | None]:
+    """Return the span of this task, as a context. Without openTelemetry, there is no span."""
     if options.trace is None:
-        return _write(options, batches, plan)
+        return nullcontext()
     from spark_kafka_sink.spark.tracing import task_span  # noqa: PLC0415 - few jobs have a trace
 
-    with task_span(options.trace, *_numbers(TaskContext.get())) as span:
-        message = _write(options, batches, plan)
-        span.add(message)
-    return message
+    return task_span(options.trace, *_numbers(TaskContext.get()))
 
 
 def _numbers(context: TaskContext | None) -> tuple[int, int]:
@@ -258,7 +286,8 @@ def _write(
             task_rows.append(batch, since)
 
         slice_bytes = producer.slice_bytes(options.partitions)
-        with _progress(options, producer, context):
+        waits = [each.waits for each in (task_rows, transaction) if each is not None]
+        with _progress(options, producer, waits, context):
             linger_s = options.producer.linger_ms / 1000
             # With onError=fail, rows of a batch that brokers refuse are not sent again.
             is_settled = options.bad_rows.on_error is not OnError.FAIL
@@ -312,13 +341,21 @@ def _transaction(
 
 
 def _progress(
-    options: SinkOptions, producer: TaskProducer, context: TaskContext | None
+    options: SinkOptions,
+    producer: TaskProducer,
+    waits: Sequence[TaskWaits],
+    context: TaskContext | None,
 ) -> AbstractContextManager[None]:
     if not options.progress:
         return nullcontext()
     from spark_kafka_sink.spark.tasks.task_progress import name_of, printed_progress  # noqa: PLC0415 - most tasks print none
 
-    return printed_progress(name_of(context), producer.progress)
+    def progress() -> DeliveryProgress:
+        found = producer.progress()
+        of_task = {what: why for each in waits for what, why in each.awaited.items()}
+        return found._replace(awaited={**of_task, **found.awaited})
+
+    return printed_progress(name_of(context), progress)
 
 
 def _first_partition(context: TaskContext | None) -> int:

@@ -2,7 +2,8 @@
 
 A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
 waits. It holds no lock of the producer while it prints. If stderr is a pipe that is full, that
-thread waits, and neither the task nor the I/O thread does.
+thread waits, and neither the task nor the I/O thread does. If Spark collects the logs of workers,
+the line goes to a handler of Python's logging. If its stream is full, each thread that logs waits.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.spark.micro_batch import micro_batch_of
 from spark_kafka_sink.spark.report import counted
@@ -26,7 +27,7 @@ from spark_kafka_sink.task_producer import DeliveryProgress
 PERIOD_S: Final = 10.0
 # A pipe takes a line of up to PIPE_BUF (4096 bytes) as a whole, between the lines of other tasks.
 _LONGEST: Final = 1000
-_NODES_NAMED: Final = 3
+_MOST_NAMED: Final = 3
 _STDERR: Final = 2
 # Spark sets this variable in a worker whose logs it collects (4.1 and newer, with the setting
 # spark.sql.pyspark.worker.logging.enabled).
@@ -72,21 +73,29 @@ def _waits(progress: DeliveryProgress) -> Iterator[str]:
             {
                 number: counted(batches, "batch", "batches")
                 for number, batches in progress.retried.items()
-            },
-            "partitions without a leader",
+            }
         )
     if progress.unreachable:
         yield "no connection to " + _nodes(progress.unreachable)
+    if progress.awaited:
+        yield "waiting for " + _named(
+            [f"{what} ({note})" if note else what for what, note in progress.awaited.items()]
+        )
 
 
-def _nodes(notes: Mapping[int, str], below_0: str = "a bootstrap server") -> str:
-    """Return nodes with a note for each. below_0: the meaning of negative numbers."""
-    named = [
-        f"{below_0 if number < 0 else f'node {number}'} ({note})"
-        for number, note in sorted(notes.items())
-    ]
-    more = len(named) - _NODES_NAMED
-    return ", ".join(named[:_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _nodes(notes: Mapping[int, str]) -> str:
+    """Return nodes with a note for each. Negative numbers are bootstrap servers."""
+    return _named(
+        [
+            f"{'a bootstrap server' if number < 0 else f'node {number}'} ({note})"
+            for number, note in sorted(notes.items())
+        ]
+    )
+
+
+def _named(every: Sequence[str]) -> str:
+    more = len(every) - _MOST_NAMED
+    return ", ".join(every[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def name_of(context: TaskContext | None) -> str:
@@ -153,7 +162,8 @@ def printed_progress(
             if not is_over.is_set():
                 write(line)
 
-    thread = threading.Thread(target=run, name="pykafka-progress", daemon=True)
+    named = as_options_are_named_here(run)
+    thread = threading.Thread(target=named, name="pykafka-progress", daemon=True)
     thread.start()
     try:
         yield

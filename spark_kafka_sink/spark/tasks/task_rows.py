@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +40,58 @@ from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
 from spark_kafka_sink.task_producer import TaskProducer
 
+# What tasks wait for, as their progress says it.
+_CREATION: Final = "the creation of topics"
+_SETTINGS: Final = "the settings of topics"
+_A = ParamSpec("_A")
+_R = TypeVar("_R")
+
+
+class _Client(Protocol):
+    @property
+    def trouble(self) -> str:
+        """Why there is no answer yet, "" if there is no error."""
+
+
+class TaskWaits:
+    """What a task waits for, apart from what its producer waits for; its progress has both."""
+
+    def __init__(self) -> None:
+        self._wait: tuple[str, _Client | None] | None = None
+
+    @contextmanager
+    def waiting_for(self, what: str, client: _Client | None = None) -> Iterator[None]:
+        """Let the task wait for `what` in this block. client: asks the brokers for it."""
+        self._wait = what, client
+        try:
+            yield
+        finally:
+            self._wait = None
+
+    def noted(self, what: str, call: Callable[_A, _R]) -> Callable[_A, _R]:
+        """Return a function that lets the task wait for `what` while it makes a call."""
+
+        def noted(*args: _A.args, **kwargs: _A.kwargs) -> _R:
+            with self.waiting_for(what):
+                return call(*args, **kwargs)
+
+        return noted
+
+    @property
+    def awaited(self) -> dict[str, str]:
+        """What the task waits for now, as in `DeliveryProgress`; any thread may read it."""
+        if (wait := self._wait) is None:
+            return {}
+        what, client = wait
+        return {what: "" if client is None else client.trouble}
+
 
 class TaskRows:
     """Appends a task's rows and handles the bad rows.
 
     It is a context manager, so that a failed task leaves no dead letter file. prepare: a function
-    that is called with the good rows of each batch before they are appended.
+    that is called with the good rows of each batch before they are appended. waits: for the
+    progress of the task.
     """
 
     def __init__(
@@ -57,6 +103,7 @@ class TaskRows:
         prepare: Callable[[pa.RecordBatch], None] | None = None,
     ) -> None:
         self._prepare = prepare
+        self.waits = TaskWaits()
         self._policy = options.bad_rows
         selected = options.exactly_once
         self._log_topic = None if selected is None else selected.log_topic
@@ -65,6 +112,7 @@ class TaskRows:
         self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
         self._limit = TopicLimit(options)
+        self._refreshed_limit = self.waits.noted(_SETTINGS, self._limit.refreshed)
         self._limit_messages(self._limit.by_topic)
         self._missing_topics = MissingTopics(options, options.new_topic)
         self._missing_dead_letter_topic = MissingTopics(options, options.new_dead_letter_topic)
@@ -75,7 +123,9 @@ class TaskRows:
         self._samples: list[BadRowSample] = []
         # The count includes bad rows that brokers refuse, because they are refused only later.
         self.expired_rows = ExpiredRows(
-            options.topic, options.retention_ms, partial(retention_of_topics, options)
+            options.topic,
+            options.retention_ms,
+            self.waits.noted(_SETTINGS, partial(retention_of_topics, options)),
         )
         self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic)
         self._encodings = options.encodings
@@ -116,7 +166,7 @@ class TaskRows:
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
-            self._limit_messages(self._limit.refreshed())
+            self._limit_messages(self._refreshed_limit())
             found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
@@ -155,7 +205,7 @@ class TaskRows:
     def _prepare_good(self, batch: pa.RecordBatch) -> None:
         if self._missing_topics.is_needed or self._layout.is_needed:
             topics = _topics_of(batch) if self._topic is None else [self._topic]
-            self._missing_topics.create(topics)
+            self._create(self._missing_topics, topics)
             self._layout.check(topics)
         if self._prepare is not None:
             self._prepare(batch)
@@ -183,7 +233,11 @@ class TaskRows:
         return f"row {number} of task {self._task}"
 
     def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        self._producer.limit_messages(max_message_bytes, self._limit.refreshed)
+        self._producer.limit_messages(max_message_bytes, self._refreshed_limit)
+
+    def _create(self, missing: MissingTopics, topics: Iterable[str]) -> None:
+        with self.waits.waiting_for(_CREATION):
+            missing.create(topics)
 
     def _find(self, batch: pa.RecordBatch) -> BadRows | None:
         return find_bad_rows(
@@ -236,7 +290,7 @@ class TaskRows:
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
         """Return the partition counts of topics. Missing topics are created first."""
-        self._missing_topics.create(expected)
+        self._create(self._missing_topics, expected)
         return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
@@ -266,7 +320,7 @@ class TaskRows:
         self._reasons += Counter(dict(zip([f.value for f in FAULTS], counts, strict=True)))
         self._describe(bad, SAMPLES_PER_TASK - len(self._samples))
         if self._policy.topic is not None:
-            self._missing_dead_letter_topic.create([self._policy.topic])
+            self._create(self._missing_dead_letter_topic, [self._policy.topic])
         if self._dead_letters is not None:
             self._dead_letters.take(bad)
 

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, reply_to
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.tasks.task_rows import TaskWaits
 from spark_kafka_sink.task_producer import TaskProducer
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class TwoPhaseTask:
     """One attempt of a task.
 
     partition, attempt: Spark's numbers of the task and the attempt. rows: the row count so far.
+    waits: for the progress of the task.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TwoPhaseTask:
         self._partition = partition
         self._attempt = attempt
         self._claimed: Claimed | None = None
+        self.waits = TaskWaits()
         self.rows = 0
 
     @property
@@ -69,7 +72,8 @@ class TwoPhaseTask:
             begun = two_phase_claim.begin(
                 self._plan, self._partition, self._attempt, deadline=deadline
             )
-            found = client.run(begun, two_phase_claim.step).outcome
+            with self.waits.waiting_for("the transaction coordinator", client):
+                found = client.run(begun, two_phase_claim.step).outcome
         if isinstance(found, Failure):
             raise exception_of(found, run, client.acls)
         if found is None:

@@ -36,14 +36,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "config.py:check_names",
                 "config.py:_unknown",
+                "config.py:refusal",
                 "config.py:of_other_client",
                 "schema_registry/settings.py:of_registry_client",
                 "spark/options.py:_sink_options",
+                "spark/options.py:_unknown",
+                "spark/options.py:_refusal",
                 "spark/options.py:not_an_option~not an option",
                 "spark/options.py:_complain",
             ),
             tests=(
                 "unit/spark/planning/test_bad_input.py::test_a_misspelt_option_is_answered_with_the_right_one",
+                "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_never_what_was_meant",
                 "unit/spark/planning/test_bad_input.py::test_options_that_are_wrong_together_or_by_their_own_rules",
                 "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_refused_with_the_reason",
                 "unit/test_config.py::test_an_option_of_librdkafka_is_answered_with_java_s",
@@ -263,12 +267,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An argument of `to_kafka`",
-            "The argument is no column, the data has no such column, or `key_format` is unknown.",
+            "The argument is no column, the data has no such column, or `key_format` is wrong.",
             "Pass the name of a column of the data, or a `Column`, or do what the message says.",
             places=(
                 "spark/driver/to_kafka.py:_checked_column",
                 "spark/driver/to_kafka.py:_check_key_format",
                 "spark/driver/to_kafka.py:_column",
+                "spark/driver/to_kafka.py:_key",
                 "spark/driver/to_kafka.py:_unknown",
                 "spark/session.py:check_frame",
             ),
@@ -1242,8 +1247,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_plan.py:_Fitter._record",
                 "serde/avro_plan.py:_Fitter._field",
                 "serde/avro_plan.py:_misfit",
-                "serde/avro_schema.py:_Deriver.derive",
-                "serde/avro_schema.py:_Deriver._field",
+                "serde/derived_avro.py:_Deriver.derive",
+                "serde/derived_avro.py:_Deriver._field",
                 "spark/tasks/encoded_rows.py:raise_first",
             ),
             tests=(
@@ -1330,6 +1335,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/planning/test_encodings.py::test_a_text_that_to_kafka_has_made_is_not_avro",
+                "unit/spark/planning/test_encodings.py::test_a_text_that_to_kafka_has_made_is_json_only_for_some_types",
                 "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
             ),
         ),
@@ -1393,6 +1399,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/schema_registry/test_settings.py::test_an_invalid_value_is_refused",
                 "unit/schema_registry/test_settings.py::test_without_a_url_there_is_no_registry",
+                "unit/schema_registry/test_settings.py::test_a_url_option_that_names_no_url_is_refused",
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
             ),
         ),
@@ -1459,6 +1466,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Register the schema that the message prints or names, or choose another one.",
             places=(
                 "spark/planning/registered_schemas.py:choose_schema",
+                "spark/planning/registered_schemas.py:_no_latest",
                 "spark/planning/registered_schemas.py:_not_registered",
                 "spark/planning/registered_schemas.py:_accepted",
                 "spark/planning/registered_schemas.py:_check_rules",
@@ -1468,6 +1476,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
                 "unit/spark/planning/test_registered_schemas.py::test_without_auto_register_schemas_are_only_looked_up",
+                "unit/spark/planning/test_registered_schemas.py::test_without_a_latest_version_the_schema_to_register_is_shown",
                 "unit/spark/planning/test_registered_schemas.py::test_an_id_chooses_a_schema",
                 "unit/schema_registry/test_schema_registry_client.py::test_referenced_schemas_come_before_those_that_use_them",
             ),

@@ -1,18 +1,19 @@
-"""The messages of errors, as the code of the package makes them, with … for their details.
+"""The messages of errors and warnings, as the code of the package makes them.
 
-They are read from the syntax trees of the package, so a message that nothing raises any more is
-not found. A *site* is a place that makes an exception, or a Failure of exactly once.
+Details in them are …. The messages are read from the syntax trees of the package, so a message that
+nothing raises any more is not found. A *site* is a place that makes an exception, or a Failure of
+exactly once. A *warning site* is a place that logs a warning or an error, or prints a line.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import spark_kafka_sink
 from spark_kafka_sink import errors
@@ -29,7 +30,18 @@ _MAKERS: Final = {
     "api_exception": 1, "corrupt": 0, "failure": 0, "Failure": 1, "add_last_line": 1,
     "_Misfit": 0,
 }  # fmt: skip
+# Functions that log or print a message, and the number of the argument that is the message.
+_WARNERS: Final = {"say": 0, "print": 0, "AbortResult": 0, "warn_once": 1, "warn_once_now": 1}
+# Calls that do the same with their first argument.
+_WARNING_METHODS: Final = {
+    "logger": ("warning", "error", "exception", "critical"),
+    "warnings": ("warn",),
+    "self": ("_log",),
+    "self._warnings": ("append",),
+}
 _DETAIL: Final = "…"
+# The details in a message of a logger.
+_FORMATTED: Final = re.compile("%[sdr]")
 _DETAILS: Final = re.compile(rf"[{_DETAIL}'\"]*{_DETAIL}[{_DETAIL}'\"]*")
 # Texts with fewer letters of their own say nothing to search for. Parts of messages need more.
 _FEWEST_LETTERS: Final = 5
@@ -37,11 +49,12 @@ _FEWEST_OF_PART: Final = 20
 
 
 class Site(NamedTuple):
-    """A place in the code that makes an error.
+    """A place in the code that makes an error or a warning.
 
     place: the file in the package and the function, as ``config.py:producer_config``. kind: the
     name of the exception's class, of a Failure too if it has no error code of a broker, or the name
-    of the function that makes it. messages: what it may say.
+    of the function that makes it; for a warning, the function that logs or prints it. messages:
+    what it may say.
     """
 
     place: str
@@ -52,17 +65,26 @@ class Site(NamedTuple):
 @cache
 def sites() -> tuple[Site, ...]:
     """Return all places that make an error."""
-    return tuple(site for path in sorted(PACKAGE.rglob("*.py")) for site in _sites_of(path))
+    return tuple(site for path in sorted(PACKAGE.rglob("*.py")) for site in _sites_of(path, _made))
 
 
 @cache
-def messages(place: str) -> tuple[str, ...]:
+def warning_sites() -> tuple[Site, ...]:
+    """Return all places that log a warning or an error, or print a line."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return tuple(site for path in files for site in _sites_of(path, _warned))
+
+
+@cache
+def messages(place: str, *, are_warnings: bool = False) -> tuple[str, ...]:
     """Return the messages that a function makes or returns, or that a constant has.
 
-    place: as in `Site`, or a file and the name of a constant.
+    place: as in `Site`, or a file and the name of a constant. are_warnings: whether to return what
+    the function logs or prints, in place of its errors.
     """
     name, _, function = place.partition(":")
-    made = [message for site in sites() if site.place == place for message in site.messages]
+    known = warning_sites() if are_warnings else sites()
+    made = [message for site in known if site.place == place for message in site.messages]
     returned: list[str] = []
     for qualified, node in _definitions(_tree(PACKAGE / name)):
         if qualified != function:
@@ -125,14 +147,14 @@ def _definitions(tree: ast.AST, around: str = "") -> Iterator[tuple[str, ast.AST
             yield f"{around}{node.target.id}", node.value
 
 
-def _sites_of(path: Path) -> Iterator[Site]:
+def _sites_of(path: Path, of_call: _OfCall) -> Iterator[Site]:
     file = str(path.relative_to(PACKAGE))
     for name, function in _definitions(_tree(path)):
         if not isinstance(function, ast.FunctionDef):
             continue
         scope = _assigned(function)
         for node in _own_nodes(function):
-            if isinstance(node, ast.Call) and (made := _made(node, scope)) is not None:
+            if isinstance(node, ast.Call) and (made := of_call(node, scope)) is not None:
                 yield Site(f"{file}:{name}", *made)
 
 
@@ -154,7 +176,36 @@ def _assigned(function: ast.FunctionDef) -> dict[str, list[ast.Assign]]:
     return found
 
 
-def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> tuple[str, tuple[str, ...]] | None:
+# The kind and the messages of what a call makes, None for another call.
+_Made: TypeAlias = tuple[str, tuple[str, ...]] | None
+_OfCall: TypeAlias = Callable[[ast.Call, dict[str, list[ast.Assign]]], _Made]
+
+
+def _warned(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> _Made:
+    """Return the kind and the messages of the warning that a call logs or prints."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        name = function.attr
+        number = 0 if name in _WARNING_METHODS.get(ast.unparse(function.value), ()) else None
+    else:
+        name = ast.unparse(function)
+        number = _WARNERS.get(name)
+    if number is None or len(call.args) <= number:
+        return None
+    texts = _texts(call.args[number], _before(call, scope))
+    return name, tuple(re.sub(_DETAILS, _DETAIL, re.sub(_FORMATTED, _DETAIL, t)) for t in texts)
+
+
+def _before(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> dict[str, ast.expr]:
+    """Return the last values that names were assigned before a call."""
+    return {
+        name: max(nodes, key=lambda node: node.lineno).value
+        for name, every in scope.items()
+        if (nodes := [node for node in every if node.lineno <= call.lineno])
+    }
+
+
+def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> _Made:
     """Return the kind and the messages of the error that a call makes, None for another call."""
     function = call.func
     name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
@@ -165,12 +216,8 @@ def _made(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> tuple[str, tupl
         name, number, end = ast.unparse(function.value), 1, _DETAIL
     if number is None or len(call.args) <= number:
         return None
-    before = {
-        name: max(nodes, key=lambda node: node.lineno).value
-        for name, every in scope.items()
-        if (nodes := [node for node in every if node.lineno <= call.lineno])
-    }
-    texts = tuple(text.removesuffix(end) + end for text in _texts(call.args[number], before))
+    found = _texts(call.args[number], _before(call, scope))
+    texts = tuple(text.removesuffix(end) + end for text in found)
     if name == "add_last_line" and not any(map(_says_something, texts)):
         return None  # it passes a sentence on
     return _kind_of(call, name), texts

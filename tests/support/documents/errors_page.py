@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
 )
 from support.documents.error_catalogue import CATALOGUE, Entry
 from support.documents.error_messages import KINDS, messages, sites
+from support.documents.warning_catalogue import WARNINGS
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.errors_page"
@@ -36,16 +37,20 @@ def page() -> str:
     for section, entries in CATALOGUE.items():
         lines += [f"## {section}", ""]
         for entry in entries:
-            lines += [*_lines(entry), ""]
+            lines += [*_lines(entry, messages_of(entry), kinds_of(entry)), ""]
+    lines += [_WARNINGS]
+    for entry in WARNINGS:
+        lines += [*_lines(entry, messages_of(entry, are_warnings=True), []), ""]
     return "\n".join([*lines, _CODES, *_code_rows()]) + "\n"
 
 
-def messages_of(entry: Entry) -> list[str]:
+def messages_of(entry: Entry, *, are_warnings: bool = False) -> list[str]:
     """Return the messages of an entry, each once."""
     found: dict[str, None] = {}
     for place in entry.places:
         name, _, words = place.partition("~")
-        found |= dict.fromkeys(text for text in messages(name) if words in text)
+        texts = messages(name, are_warnings=are_warnings)
+        found |= dict.fromkeys(text for text in texts if words in text)
     return list(found)
 
 
@@ -67,18 +72,17 @@ def listed_codes() -> list[ErrorCode]:
     return [row for row in ERROR_CODES.values() if row.kind is not ApiException]
 
 
-def _lines(entry: Entry) -> Iterator[str]:
+def _lines(entry: Entry, texts: Sequence[str], kinds: Sequence[str]) -> Iterator[str]:
     yield f"### {entry.title}"
     yield ""
-    yield from (f"- {_code(text)}" for text in messages_of(entry))
+    yield from (f"- {_code(text)}" for text in texts)
     yield ""
-    kinds = ", ".join(f"`{kind}`" for kind in kinds_of(entry))
     yield f"**Cause:** {entry.cause}"
     yield ""
     yield f"**What to do:** {entry.what_to_do}"
     if kinds:
         yield ""
-        yield f"**Exception:** {kinds}."
+        yield f"**Exception:** {', '.join(f'`{kind}`' for kind in kinds)}."
 
 
 def _code(text: str) -> str:
@@ -113,7 +117,8 @@ def _advice(row: ErrorCode) -> str:
 _HEAD: Final = f"""\
 # Errors
 
-This page lists the errors that a user can cause. Search for words of the message.
+This page lists the errors that a user can cause, and at its end the
+[warnings](#warnings-and-lines-on-stderr). Search for words of the message.
 `…` stands for a detail, such as the name of an option. In Spark, the names of the producer's
 options begin with `kafka.`.
 
@@ -127,6 +132,13 @@ The traceback has no frames of the sink, unless the option `fullTraceback` is `t
 It always has the frames of your own code.
 
 `{COMMAND}` makes this page.
+"""
+_WARNINGS: Final = """\
+## Warnings and lines on stderr
+
+These messages raise no exception: the sink logs them as warnings or errors, or prints them on
+stderr. Lines of the process that commits begin with `pykafka:`. The [report](report.md) describes
+the lines about rows that were written.
 """
 _CODES: Final = """\
 ## Error codes of brokers

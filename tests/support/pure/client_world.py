@@ -23,6 +23,7 @@ NODES = {1: Node(id=1, host="127.0.0.1", port=2001), 2: Node(id=2, host="127.0.0
 CONFIG = NetworkConfig(
     client_id="client",
     request_timeout_s=30.0,
+    retry_backoff_max_s=1.0,
     reconnect_backoff=ExponentialBackoff(0.05, 1.0),
     connection_setup_timeout=ExponentialBackoff(10.0, 30.0),
     connections_max_idle_s=540.0,
@@ -83,3 +84,21 @@ class World:
 def metadata(node_id: int | None = None) -> ClientRequest:
     """Return a Metadata request."""
     return ClientRequest(node_id=node_id, message=MetadataRequest(topics=[]))
+
+
+def poll_until(world: World, end: float, *needed: int) -> None:
+    """Poll as long as rows wait for these nodes."""
+    while world.now < end:
+        world.client.connect(set(needed))
+        world.poll()
+        world.now += 0.1
+
+
+def named_by_bootstrap(nodes: dict[int, Node]) -> tuple[World, str]:
+    """Return a world whose bootstrap address has named these brokers, and that address."""
+    world = World()
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes(nodes)
+    return world, f"bootstrap (127.0.0.1:{world.selector.connects[0]})"

@@ -102,13 +102,14 @@ class InMemorySelector:
         pending, self._pending = self._pending, []
         return pending
 
-    def break_port(self, port: int) -> None:
-        """Break every connection to a port."""
+    def break_port(self, port: int, error: SslAuthenticationException | None = None) -> None:
+        """Break every connection to a port. error: if the TLS handshake has failed."""
         for channel_id in [c for c, p in self._ports.items() if p == port]:
             del self._ports[channel_id]
             if Connected(channel_id) in self._pending:
                 self._pending.remove(Connected(channel_id))
-            self._pending.append(Closed(channel_id, "Connection reset by peer"))
+            reason = "Connection reset by peer" if error is None else str(error)
+            self._pending.append(Closed(channel_id, reason, error))
 
     def break_all(self) -> None:
         """Break every connection, and start to record new ones."""

@@ -12,6 +12,7 @@ from spark_kafka_sink.auth.token_endpoint import (
     by_client_assertion,
     by_jwt_bearer,
     by_secret,
+    secrets_in,
     token_of_answer,
 )
 from spark_kafka_sink.auth.token_renewal import TokenException
@@ -34,6 +35,14 @@ def test_a_client_with_a_secret_asks_as_the_java_client_does() -> None:
 def test_names_and_secrets_are_encoded_where_that_is_asked_for() -> None:
     header = basic_authorization("a", "b", lambda text: f"<{text}>")
     assert base64.b64decode(header.removeprefix("Basic ")) == b"<a>:<b>"
+
+
+def test_a_user_without_a_password_is_a_secret() -> None:
+    def shown(user: str, password: str) -> bool:
+        return user not in secrets_in({"Authorization": basic_authorization(user, password, None)})
+
+    assert shown("alice", "s3cret")
+    assert not shown("t0ken", "")
 
 
 def test_a_client_with_an_assertion_asks_as_the_java_client_does() -> None:

@@ -46,6 +46,7 @@ class Measured:
             NetworkConfig(
                 client_id="c",
                 request_timeout_s=30.0,
+                retry_backoff_max_s=1.0,
                 reconnect_backoff=backoff,
                 connection_setup_timeout=backoff,
                 connections_max_idle_s=540.0,

@@ -39,6 +39,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
+from spark_kafka_sink.commit.steps import Step
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
@@ -130,6 +131,7 @@ class Cluster:
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
         self.words: str | None = None
+        self.errors = ""
         self.assigned = ProducerIdAndEpoch(9, 5)
         self.log = b""
         self.log_start = 0
@@ -150,8 +152,8 @@ class Cluster:
         """Do nothing."""
 
     def last_errors(self) -> str:
-        """Return no errors."""
-        return ""
+        """Return the errors of nodes."""
+        return self.errors
 
     def versions(self, node_id: int) -> NodeApiVersions:
         """Return what a broker announces."""
@@ -732,6 +734,33 @@ def test_a_machine_is_run_to_its_end(cluster: Cluster, client: CommitClient) -> 
     found = client.run((Machine(), (Question(END), forgotten)), step)
     assert found == Machine((51, 51, 0), "done")
     assert client.answers() == []
+
+
+def test_a_machine_that_waits_says_why(cluster: Cluster, client: CommitClient) -> None:
+    seen: list[str] = []
+
+    def step(machine: one_question.Asking, answer: Answer, now: float) -> Step[one_question.Asking]:
+        seen.append(client.trouble)
+        return one_question.step(machine, answer, now)
+
+    cluster.codes = {DescribeTransactionsRequest: [codes.COORDINATOR_LOAD_IN_PROGRESS]}
+    cluster.lost = {FindCoordinatorRequest: 1}
+    cluster.errors = "node 3: refused"
+    assert client.trouble == "node 3: refused"
+    begun = one_question.begin(DESCRIBE, deadline=cluster.now + 5)
+    client.run(begun, step)
+    lost, loading, described = seen
+    assert "connection lost" in lost
+    assert loading == "DescribeTransactions at node 2: COORDINATOR_LOAD_IN_PROGRESS (14)"
+    assert described == "node 3: refused"
+
+
+def test_a_wait_for_the_leader_of_a_partition_says_why(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.codes = {ListOffsetsRequest: [codes.NOT_LEADER_OR_FOLLOWER]}
+    assert client.log_ends([LOG], cluster.now + 5) == {LOG: 0}
+    assert "NOT_LEADER_OR_FOLLOWER (6)" in client.trouble
 
 
 def test_a_machine_that_waits_for_nothing_does_not_hang(client: CommitClient) -> None:

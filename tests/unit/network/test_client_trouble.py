@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from socket import AF_INET
 
 import pytest
-from support.pure.client_world import BOOTSTRAP, NODES, World, metadata
+from support.pure.client_world import (
+    BOOTSTRAP,
+    NODES,
+    World,
+    metadata,
+    named_by_bootstrap,
+    poll_until,
+)
 
-from spark_kafka_sink.logs import _warned_of, warn_once_now
+from spark_kafka_sink.logs import warn_once_now
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
@@ -106,14 +113,6 @@ def test_of_many_brokers_in_trouble_ten_are_told() -> None:
 
 
 # -- nobody answers ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """Return the logged warnings, in a process that has not warned yet."""
-    _warned_of.clear()
-    yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    _warned_of.clear()
 
 
 def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
@@ -387,24 +386,6 @@ def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(
             world.poll()
             world.now += 0.1
     assert warnings() == []
-
-
-def poll_until(world: World, end: float, *needed: int) -> None:
-    """Poll as long as rows wait for these nodes."""
-    while world.now < end:
-        world.client.connect(set(needed))
-        world.poll()
-        world.now += 0.1
-
-
-def named_by_bootstrap(nodes: dict[int, Node]) -> tuple[World, str]:
-    """Return a world whose bootstrap address has named these brokers, and that address."""
-    world = World()
-    world.client.send(metadata())
-    for _ in range(4):
-        world.poll()
-    world.client.set_nodes(nodes)
-    return world, f"bootstrap (127.0.0.1:{world.selector.connects[0]})"
 
 
 @pytest.mark.parametrize("others", [[], [2]], ids=["alone", "among others"])

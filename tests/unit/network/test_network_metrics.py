@@ -44,6 +44,7 @@ class World:
             NetworkConfig(
                 client_id="client",
                 request_timeout_s=30.0,
+                retry_backoff_max_s=1.0,
                 reconnect_backoff=ExponentialBackoff(0.05, 1.0),
                 connection_setup_timeout=ExponentialBackoff(10.0, 30.0),
                 connections_max_idle_s=540.0,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority
-from support.brokers.registry_server import RegistryServer, Reply, basic, registry_server
+from support.brokers.registry_server import RegistryServer, Reply, basic, error, registry_server
 from support.brokers.tls_peers import server_context
 from support.brokers.token_server import (
     CLIENT_ID,
@@ -83,6 +83,8 @@ def test_users_and_passwords_are_sent(
 ) -> None:
     of_url = server.url.replace("//", "//us%40er:s3%3Acret@")
     assert authorization(server, client_of(of_url)) == basic("us@er", "s3:cret")
+    chosen = client_of(of_url, basic_auth_credentials_source="URL")
+    assert authorization(server, chosen) == basic("us@er", "s3:cret")
     both = client_of(of_url, basic_auth_user_info="ü:p:w")
     assert authorization(server, both) == basic("ü", "p:w")
     monkeypatch.setenv("REGISTRY", "of:env")
@@ -145,6 +147,15 @@ def test_wrong_credentials_are_an_error_without_them(server: RegistryServer) -> 
         assert "s3cret" not in str(caught.value)
         assert caught.value.error_code == 401
     assert len(server.calls) == 3
+
+
+@pytest.mark.parametrize("user", ["t0ken-x", "t0ken-x:", "t0ken%2Dx"])
+def test_a_user_without_a_password_is_not_shown_if_the_registry_sends_it_back(
+    server: RegistryServer, user: str
+) -> None:
+    server.fault = lambda call: error(401, 401, "no token t0ken-x")
+    with pytest.raises(RestClientException, match=r"\(no token \*\*\*\)"):
+        client_of(server.url.replace("//", f"//{user}@")).latest("t")
 
 
 def test_a_token_is_sent_with_the_headers_of_confluent_cloud(server: RegistryServer) -> None:
@@ -234,6 +245,8 @@ WRONG = {
     "no colon": ({"basic_auth_user_info": "s3cret"}, "option basic.auth.user.info has no colon: expected user:password"),
     "surrogate": ({"basic_auth_user_info": "s3cret:\udcff"}, "basic.auth.user.info has an invalid character"),
     "no info": ({"basic_auth_credentials_source": "USER_INFO"}, "set basic.auth.user.info to user:password"),
+    "no user in the URL": ({"basic_auth_credentials_source": "URL"}, "basic.auth.credentials.source is URL, but schema.registry.url has no user: set schema.registry.url to https://user:password@host:port, or remove basic.auth.credentials.source"),
+    "empty user in the URL": ({"basic_auth_credentials_source": "URL", "url": "https://@h"}, "basic.auth.credentials.source is URL, but schema.registry.url has no user"),
     "nothing to inherit": ({"basic_auth_credentials_source": "SASL_INHERIT"}, "the options of the brokers have no user and password"),
     "source": ({"basic_auth_credentials_source": "FILE"}, "option basic.auth.credentials.source is 'FILE': expected URL, USER_INFO, SASL_INHERIT"),
     "ignored info": ({"basic_auth_credentials_source": "URL", "basic_auth_user_info": "u:s3cret"}, "basic.auth.credentials.source is URL, not USER_INFO"),
@@ -242,6 +255,8 @@ WRONG = {
     "no token": ({"bearer_auth_credentials_source": "STATIC_TOKEN"}, "set bearer.auth.token"),
     "ignored token": ({"bearer_auth_credentials_source": "OAUTHBEARER", "bearer_auth_token": "s3cret"}, "option bearer.auth.token has no effect"),
     "no endpoint": ({"bearer_auth_credentials_source": "OAUTHBEARER"}, "set bearer.auth.issuer.endpoint.url"),
+    "a client of no endpoint": ({"bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.client.id has no effect: set bearer.auth.issuer.endpoint.url, or remove bearer.auth.client.id"),
+    "a secret of no endpoint": ({"bearer_auth_client_secret": "s3cret"}, "option bearer.auth.client.secret has no effect: set bearer.auth.issuer.endpoint.url"),
     "no endpoint's URL": ({"bearer_auth_issuer_endpoint_url": "x", "bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.issuer.endpoint.url is not a URL"),
     "line end": ({"bearer_auth_token": "s3cret\r\nX: y"}, "option bearer.auth.token is sent as an HTTP header: expected printable ASCII"),
     "class": ({"bearer_auth_credentials_source": "CUSTOM"}, "expected STATIC_TOKEN, OAUTHBEARER, SASL_OAUTHBEARER_INHERIT"),

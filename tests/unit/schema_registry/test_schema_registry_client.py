@@ -120,6 +120,17 @@ def test_a_schema_is_registered_once_and_found(
     ]
 
 
+def test_a_field_with_its_default_may_be_null(
+    server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    names = ("schemaType", "references", "subject", "version", "guid", "ruleSet", "metadata")
+    answer = {"schema": LONG.text, "id": 7, **dict.fromkeys(names)}
+    server.faults = [Reply(200, answer)] * 3
+    assert client.latest("s") == RegisteredSchema(LONG, 7)
+    assert client.lookup("s", LONG) == RegisteredSchema(LONG, 7)
+    assert client.schema_of_id(7) == RegisteredSchema(LONG, 7)
+
+
 def test_a_conflict_with_another_client_that_registers_the_same_schema_is_no_error(
     server: RegistryServer, client: SchemaRegistryClient
 ) -> None:

@@ -28,11 +28,22 @@ def settings(**options: str) -> RegistrySettings:
 
 def test_without_a_url_there_is_no_registry() -> None:
     assert registry_settings({"topic": "t"}) is None
-    assert registry_settings({"schema.registry.url": " "}) is None
     for name in REGISTRY_OPTIONS:
         if name != "schema.registry.url":
             with pytest.raises(ConfigException, match=f"option {name} has no effect: set schema.r"):
                 registry_settings({name.lower(): "x"})
+
+
+@pytest.mark.parametrize("url", ["", " ", ",", " , ,"])
+def test_a_url_option_that_names_no_url_is_refused(url: str) -> None:
+    """So an unset variable does not write plain Avro."""
+    given = {"kafka.bootstrap.servers": "h:1", "schema.registry.url": url, "valueFormat": "avro"}
+    with pytest.raises(ConfigException) as refused:
+        sink_options(given)
+    assert str(refused.value) == (
+        f"option schema.registry.url is {url!r}, which names no URL: expected https://host:port, "
+        "several separated by commas, or no such option"
+    )
 
 
 def test_the_defaults() -> None:

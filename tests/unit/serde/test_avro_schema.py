@@ -23,10 +23,11 @@ from spark_kafka_sink.serde.avro_schema import (
     Fixed,
     Record,
     ReferencedSchema,
-    derive_schema,
     parse_schema,
+    schema_name,
 )
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
+from spark_kafka_sink.serde.derived_avro import derive_schema
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
@@ -69,7 +70,14 @@ INVALID: dict[str, tuple[object, str]] = {
     "nested type": ({"type": {"type": "int"}}, "type: found"),
     "name": (named("record", "1a", fields=[]), "name: found '1a', expected a name of letters"),
     "no name": ({"type": "enum", "symbols": []}, "name: found null"),
-    "space": (named("record", "R", namespace="a b", fields=[]), "found 'a b.R'"),
+    "last part of a name": (
+        named("record", "a.b-c", fields=[]),
+        "name: found 'b-c', expected a name",
+    ),
+    "no last part": (
+        named("record", "a.", fields=[]),
+        "name: found '', expected a name of letters",
+    ),
     "primitive name": (named("fixed", "int", size=1), "that is not a primitive type's"),
     "defined twice": (record(named("fixed", "R", size=1)), "a second definition of R"),
     "fields": (named("record", "R"), "record R: fields: found null"),
@@ -163,7 +171,6 @@ ORDER = pa.struct(
             "items", pa.list_(pa.field("element", pa.struct([("n", pa.int32())]), nullable=False))
         ),
         pa.field("notes", pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=False))),
-        pa.field("nothing", pa.null()),
     ]
 )
 DERIVED = {
@@ -216,7 +223,6 @@ DERIVED = {
             "type": ["null", {"type": "map", "values": "double"}],
             "default": None,
         },
-        {"name": "nothing", "type": "null", "default": None},
     ],
 }
 
@@ -247,6 +253,16 @@ def test_derived_records_have_distinct_names() -> None:
         ),
         (pa.map_(pa.int32(), pa.int32()), "the keys of an Avro map are strings"),
         (pa.decimal256(60, 2), "for which there is no Avro schema"),
+        (
+            pa.struct([("a", pa.null())]),
+            "column value.a is of type null, for which no Avro schema can be derived: cast it to "
+            "the type that its values are to have, or set a schema that accepts null there",
+        ),
+        (
+            pa.list_(pa.map_(pa.string(), pa.null())),
+            r"column value\[\]\[\] is of type null, for which no Avro schema can be derived",
+        ),
+        (pa.null(), "column value is of type null, for which no Avro schema can be derived"),
     ],
 )
 def test_what_has_no_schema_is_refused_with_its_path(kind: pa.DataType, words: str) -> None:
@@ -360,6 +376,26 @@ def test_a_name_may_be_one_without_a_namespace_as_in_java() -> None:
     parsed = parse_schema(text, [known, near])
     assert isinstance(parsed, Record)
     assert parsed.fields[0].type == Fixed("com.a.Id", 8)
+
+
+@pytest.mark.parametrize("namespace", ["com.my-shop", "com.1.b", "a b", "com.Outer$", "a..b"])
+def test_a_namespace_may_have_any_characters_as_in_java(namespace: str) -> None:
+    item = named("record", "Item", fields=[])
+    order = record(item, "Item", f"{namespace}.Item", name="Order", namespace=namespace)
+    fastavro.parse_schema(order)
+    parsed = parse_schema(json.dumps(order))
+    assert isinstance(parsed, Record)
+    assert schema_name(json.dumps(order)) == parsed.name == f"{namespace}.Order"
+    assert [str(each.type) for each in parsed.fields] == [f"record {namespace}.Item"] * 3
+    full = parse_schema(json.dumps(record(name=f"{namespace}.Order")))
+    assert str(full) == str(parsed)
+
+
+def test_a_name_that_begins_with_a_dot_has_no_namespace_as_in_java() -> None:
+    inside = record(named("fixed", ".Id", size=4), "Id", ".Id", name="R", namespace="com.a")
+    parsed = parse_schema(json.dumps(inside))
+    assert isinstance(parsed, Record)
+    assert [each.type for each in parsed.fields] == [Fixed("Id", 4)] * 3
 
 
 def test_a_recursive_record_fits_without_a_column_and_else_is_refused() -> None:

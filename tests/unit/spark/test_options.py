@@ -8,7 +8,7 @@ import pytest
 from pyspark import SparkFiles
 
 from spark_kafka_sink.network import option_values
-from spark_kafka_sink.spark import options
+from spark_kafka_sink.spark.local_path import shipped_path
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The working directory of an executor."""
     monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
-    monkeypatch.setattr(option_values, "_finders", [options._shipped])
+    monkeypatch.setattr(option_values, "_finders", [shipped_path])
     return tmp_path
 
 

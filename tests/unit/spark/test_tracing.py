@@ -17,6 +17,7 @@ from spark_kafka_sink.spark import tracing
 from spark_kafka_sink.spark.driver.hooks import session_settings
 from spark_kafka_sink.spark.driver.hooks.session_settings import trace_options
 from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.report import JobTrace
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry is missing")
 from opentelemetry import trace
@@ -112,6 +113,148 @@ def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpRe
     assert (failed.attributes["pykafka.unreported_tasks"], failed.is_error) == (1, True)
     assert (written.is_error, broken.is_error) == (False, True)
     assert complete.duration_ns > written.duration_ns, "a job lasts from its plan to its commit"
+
+
+# Spark plans, runs and aborts micro-batches: two streams at once, of which no task reports.
+STREAMS = """
+import os, pickle, sys
+from pathlib import Path
+from pyspark.sql.types import StructType
+from spark_kafka_sink.spark import session
+from spark_kafka_sink.spark.planning import datasource
+
+datasource._checked_micro_batch = lambda options, schema: options  # there is no broker
+session.driver_folder = lambda: Path(sys.argv[1])
+SCHEMA = StructType().add("value", "string")
+
+def broken():
+    raise ValueError("a broken source")
+    yield
+
+def planned(checkpoint):
+    source = datasource.KafkaDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t",
+        "openTelemetry": "true", "checkpointLocation": checkpoint, "quiet": "true"})
+    writer = source.streamWriter(SCHEMA, overwrite=True)
+    return pickle.loads(pickle.dumps(source)), pickle.loads(pickle.dumps(writer))
+
+streams = [planned("a"), planned("a"), planned("b")][1:]  # the first stream was restarted
+for _, writer in streams:
+    try:
+        writer.write(broken())
+    except ValueError:
+        pass
+for source, _ in streams:
+    source.streamWriter(SCHEMA, overwrite=True).abort([None, None], 7)
+print("ended", flush=True)
+os._exit(0)  # as a worker of Spark ends
+"""
+
+
+def test_a_micro_batch_of_which_no_task_has_reported_is_the_parent_of_its_tasks(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+    assert run(STREAMS, str(tmp_path), **where) == "ended"
+    jobs, tasks = receiver.named("pykafka write"), receiver.named("pykafka task")
+    assert len(jobs) == 2
+    assert [(job.trace_id, job.span_id) for job in jobs] == [(t.trace_id, t.parent) for t in tasks]
+    assert all(job.duration_ns > task.duration_ns for job, task in zip(jobs, tasks, strict=True))
+    assert all(span.is_error for span in jobs + tasks)
+
+
+@pytest.mark.parametrize("content", ["", "[", "[1]"])
+def test_a_kept_span_that_cannot_be_read_is_none(content: str, tmp_path: Path) -> None:
+    job = JobTrace("00-trace-span-01", PARENT, 5, "t")
+    assert tracing.kept_trace(tmp_path, "stream") is None
+    tracing.keep_trace(tmp_path / "missing", "stream", job)
+    tracing.keep_trace(tmp_path, "stream", job)
+    assert tracing.kept_trace(tmp_path, "stream") == job
+    assert tracing.kept_trace(tmp_path, "other") is None
+    (file,) = tmp_path.iterdir()
+    file.write_text(content)
+    assert tracing.kept_trace(tmp_path, "stream") is None
+
+
+# All ways to write rows exactly once that were written before.
+REPLAYED = """
+import os, pickle, sys
+from dataclasses import replace
+import pyarrow as pa
+from spark_kafka_sink.commit.log_record import StreamMark
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.micro_batch import BATCH_ID, QUERY_ID, MicroBatch
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tracing import begin_job
+from spark_kafka_sink.spark.writer import *
+from support.pure.planned_run import PLAN, RECORD
+from support.spark.played_tasks import in_task
+
+def options(topic):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "openTelemetry": "true"}
+    how = ExactlyOnce(Mode.TWO_PHASE, "p", app_id="app", version=7)
+    found = replace(sink_options(given), topic=topic, exactly_once=how, quiet=True)
+    return replace(found, trace=begin_job("", topic))
+
+plan = replace(PLAN, record=replace(RECORD, streams=(StreamMark("q", 6, 2, "old run"),)))
+again = MicroBatch("q", 6, "new run")
+of_stream = ExactlyOnceStreamWriter(options("stream"), plan)
+for writer in (
+    of_stream,
+    ExactlyOnceMicroBatchWriter(options("saved"), plan, again, is_written=True),
+    ExactlyOnceWriter(options("version"), RECORD),
+    ExactlyOnceWriter(options(None), RECORD),
+):
+    rows = pa.record_batch({"value": [b"x"] * 2})
+    with in_task(3, properties={QUERY_ID: "q", BATCH_ID: "6"}):
+        message = writer.write(iter([rows]))
+    if writer is of_stream:  # the commit has another writer
+        ExactlyOnceStreamWriter(options("stream")).commit([message], 6)
+    else:
+        pickle.loads(pickle.dumps(writer)).commit([message])
+print("ended", flush=True)
+os._exit(0)  # as a worker of Spark ends
+"""
+
+
+def test_tasks_whose_rows_were_written_before_belong_to_the_span_of_their_job(
+    receiver: OtlpReceiver,
+) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+    assert run(REPLAYED, **where) == "ended"
+    jobs, tasks = receiver.named("pykafka write"), receiver.named("pykafka task")
+    topics = [span.attributes.get("messaging.destination.name") for span in jobs]
+    assert topics == ["stream", "saved", "version", None]
+    assert [task.parent for task in tasks] == [job.span_id for job in jobs]
+    counts = ("pykafka.complete", "pykafka.rows", "pykafka.tasks")
+    assert {tuple(job.attributes[name] for name in counts) for job in jobs} == {(True, 0, 1)}
+    assert not any(span.is_error for span in jobs + tasks)
+
+
+# A program without a tracer provider, whose version is written. It may set one later.
+SKIPPED = """
+import sys
+from contextlib import contextmanager
+from opentelemetry import trace
+from support.pure.planned_run import RECORD
+from spark_kafka_sink.spark.driver.hooks import written_versions
+
+written_versions._record = lambda *_: RECORD
+given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "exactlyOnce": "true",
+    "txnAppId": "app", "txnVersion": "7", "openTelemetry": "true", "quiet": "true"}
+for more in ({"traceparent": sys.argv[1]}, {"openTelemetry": "false"}):
+    assert written_versions.is_written(given | more)
+assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+"""
+
+
+def test_a_job_that_register_skips_has_a_span_and_leaves_the_programs_provider_alone(
+    receiver: OtlpReceiver,
+) -> None:
+    run(SKIPPED, PARENT, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint)
+    (job,) = receiver.spans
+    _, trace_id, parent, _ = PARENT.split("-")
+    assert (job.name, job.trace_id, job.parent) == ("pykafka write", trace_id, parent)
+    assert (job.attributes["pykafka.complete"], job.attributes["pykafka.tasks"]) == (True, 0)
 
 
 FAIL = """

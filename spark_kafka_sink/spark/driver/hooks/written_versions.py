@@ -31,7 +31,13 @@ def is_written(options: Mapping[str, str]) -> bool:
         return False
     if record.versions.place(selected.version) is not Place.WRITTEN:
         return False
-    publish(skipped_report(checked, record), checked.report_path, quiet=checked.quiet)
+    trace = None
+    if checked.traceparent is not None:
+        from spark_kafka_sink.spark.tracing import begin_job  # noqa: PLC0415 - few jobs have a trace
+
+        trace = begin_job(checked.traceparent, checked.topic)
+    report = skipped_report(checked, record)
+    publish(report, checked.report_path, quiet=checked.quiet, trace=trace)
     return True
 
 

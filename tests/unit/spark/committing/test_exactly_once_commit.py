@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.committing.exactly_once_commit import (
     commit_batch,
     commit_micro_batch,
 )
+from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.micro_batch import MicroBatch
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -76,6 +77,7 @@ class Modes:
         self.are_missing: list[bool | None] = []
         self.error: Exception | None = None
         self.still_open: str | None = None
+        self.is_committed = False
 
     def commit(self, name: str, record: CommitRecord, attempts: Sequence[object]) -> None:
         """Note a commit."""
@@ -110,7 +112,9 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
         monkeypatch.setattr(
             module,
             "abort_run",
-            lambda _, plan, *__, name=name, **more: made.abort(name, plan, **more),
+            lambda _, plan, *__, name=name, **more: AbortResult(
+                made.abort(name, plan, **more), made.is_committed
+            ),
         )
     monkeypatch.setattr(exactly_once_commit, "kept_plan", lambda _: PLAN)
     return made
@@ -173,7 +177,6 @@ def test_a_version_that_is_written_is_said_to_be(
     modes: Modes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit_batch(options(version=7), BEFORE, [SkippedMessage()])
-    abort_batch(options(version=7), BEFORE, [None], 7)
     assert (modes.committed, modes.aborted) == ([], [])
     (said,) = capsys.readouterr().err.splitlines()
     written = "version 7 of txnAppId 'app' was written"
@@ -196,6 +199,24 @@ def test_the_report_of_a_version_that_is_written_says_why_it_was_skipped(
     found = json.loads((tmp_path / "report.json").read_text())
     assert (found["rows"], found["tasks"], found["partitions"]) == (0, 1, [])
     assert found["exactly_once"]["skipped"].startswith("version 7 of txnAppId 'app' was written")
+
+
+@MODES
+def test_a_job_that_fails_although_its_version_is_written_has_a_report(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = replace(options(mode, 7), report_path=tmp_path / "report.json")
+    abort_batch(given, BEFORE, [SkippedMessage(rows=2), None])
+    assert (modes.committed, modes.aborted) == ([], [])
+    why = "version 7 of txnAppId 'app' was written before 1970-01-01T00:00:00.000+00:00"
+    said = f"pykafka: the write failed; it wrote no row, because {why}\n"
+    assert capsys.readouterr().err == said
+    report = json.loads((tmp_path / "report.json").read_text())
+    counts = [report[name] for name in ("complete", "rows", "tasks", "unreported_tasks")]
+    assert counts == [False, 0, 1, 1]
+    assert report["exactly_once"]["skipped"] == why
+    abort_batch(replace(given, quiet=True), BEFORE, [None])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_micro_batch_that_is_a_batch_job_adds_a_line_to_the_report(
@@ -334,18 +355,26 @@ def test_the_abort_of_a_replay_does_not_say_that_its_rows_are_not_visible(
     mode: Mode,
     level: int,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     *,
     has_messages: bool,
 ) -> None:
     plan = replace(PLAN, run=replace(PLAN.run, level=level))
     skipped = [replace(each, plan=plan) for each in skips(1, 2)]
+    given = replace(options(mode), report_path=tmp_path / "reports.jsonl")
     if has_messages:
-        abort_micro_batch(options(mode), [*skipped, None], 6)
+        abort_micro_batch(given, [*skipped, None], 6)
     else:
         ExactlyOnceMicroBatchWriter(
-            options(mode), plan, MICRO_BATCH._replace(batch_id=6), is_written=True
-        ).abort([None, None])
-    assert capsys.readouterr().err == ""
+            given, plan, MICRO_BATCH._replace(batch_id=6), is_written=True
+        ).abort([None])
+    why = "micro-batch 6 of query q was written before"
+    assert capsys.readouterr().err == (
+        f"pykafka: micro-batch 6 failed; it wrote no row, because {why}\n"
+    )
+    report = json.loads((tmp_path / "reports.jsonl").read_text())
+    assert (report["exactly_once"]["skipped"], report["query_id"]) == (why, "q")
+    assert (report["complete"], report["unreported_tasks"]) == (False, 1)
     # At level 1, the plan of mode single has begun a transaction.
     is_open = mode is Mode.SINGLE and level == 1
     assert modes.aborted == [(mode.value, plan)] * is_open
@@ -392,3 +421,18 @@ def test_a_failed_run_has_a_report_and_prints_its_abort_alone(
     assert "micro-batch 8 failed" not in capsys.readouterr().err
     abort_batch(replace(given, quiet=True), PLAN, [None])
     assert capsys.readouterr().err == "pykafka: it was aborted\n", "which is no report"
+
+
+@MODES
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_the_report_of_an_abort_says_whether_the_write_is_committed_all_the_same(
+    modes: Modes, mode: Mode, tmp_path: Path, *, is_committed: bool
+) -> None:
+    modes.is_committed = is_committed
+    given = replace(options(mode, 7), report_path=tmp_path / "reports.jsonl")
+    abort_batch(given, PLAN, [message(3, is_stream=False)], 7)
+    abort_micro_batch(given, [message(3)], 7)
+    lines = (tmp_path / "reports.jsonl").read_text().splitlines()
+    reports = [json.loads(line) for line in lines]
+    assert [(report["complete"], report["tasks"]) for report in reports] == [(is_committed, 1)] * 2
+    assert len(modes.aborted) == 2

@@ -112,7 +112,9 @@ def test_an_abort_says_what_became_of_the_write(
         DescribeTransaction: [described],
     }
     lend(Client(script, level), monkeypatch)
-    assert single_commit.abort_run(OPTIONS, PLAN) == f"the write of {OWNER} {said}"
+    result = single_commit.abort_run(OPTIONS, PLAN)
+    assert result.line == f"the write of {OWNER} {said}"
+    assert result.is_committed == (said == IS_COMMITTED)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,8 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
     }
     client = Client(script, capsys)
     lend(client)
-    assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False) == IS_COMMITTED
+    result = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
     said = (
         f"pykafka: the commit log has the decision to commit the write of {OWNER}, so its "
         "transactions are committed now, which takes at most 900000 ms\n"
@@ -132,8 +133,11 @@ def test_an_abort_waits_for_tasks_whose_messages_are_missing(
 ) -> None:
     client = Client({}, capsys, level)
     lend(client)
-    line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=is_missing)
-    assert line == f"the write of {OWNER} was aborted: {said}"
+    result = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=is_missing)
+    assert (result.line, result.is_committed) == (
+        f"the write of {OWNER} was aborted: {said}",
+        False,
+    )
     assert seconds - 1 < client.now() < seconds + 1
 
 
@@ -142,7 +146,7 @@ def test_an_abort_says_until_when_transactions_that_no_broker_lists_may_be_open(
 ) -> None:
     client = Client({ListTransactions: [Unanswered(13)]}, capsys)
     lend(client)
-    assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=True) == (
+    assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=True).line == (
         f"the write of {OWNER} was aborted: no row is visible; the open transactions of the "
         "run's tasks cannot be found: ListTransactions got NETWORK_EXCEPTION (13); if one is open, "
         "brokers abort it within 900000 ms, and read_committed consumers may have to wait until "
@@ -189,5 +193,5 @@ def test_a_fenced_abort_says_whether_a_newer_run_is_the_reason(
         DescribeTransaction: [described],
     }
     lend(Client(script, capsys, level))
-    line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
-    assert line == f"the write of {OWNER} {said}"
+    result = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
+    assert (result.line, result.is_committed) == (f"the write of {OWNER} {said}", False)

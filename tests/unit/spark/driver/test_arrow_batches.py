@@ -31,13 +31,14 @@ class Conf(dict[str, str]):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({SETTING: SPARKS_DEFAULT}, {SETTING: "7864320"}),
+        ({SETTING: "67108864b"}, {SETTING: "7864320"}),
+        ({SETTING: "268435456b"}, {SETTING: "7864320"}),
         ({SETTING: "1m"}, {SETTING: "1m"}),
         ({SETTING: "-1"}, {SETTING: "-1"}),
         ({}, {}),
         ({SETTING: SPARKS_DEFAULT, "fixed": ""}, {SETTING: SPARKS_DEFAULT, "fixed": ""}),
     ],
-    ids=["default", "smaller", "without limit", "not there", "fixed"],
+    ids=["default", "default of Spark 4.0", "smaller", "without limit", "not there", "fixed"],
 )
 def test_the_limit_is_set_where_nobody_has_set_it(
     before: dict[str, str], after: dict[str, str]

@@ -79,6 +79,10 @@ def test_a_given_schema_is_an_option_or_a_file(tmp_path: Path) -> None:
     for given in (text, str(file), f"file://{file}"):
         (encoding,) = checked(rows(), valueFormat="avro", valueSchema=given).encodings
         assert encoding.plan == plan_of(text)
+    (tmp_path / "with-mark.avsc").write_text(text, "utf-8-sig")
+    for given in (f"\ufeff{text}", str(tmp_path / "with-mark.avsc")):
+        (with_mark,) = checked(rows(), valueFormat="avro", valueSchema=given).encodings
+        assert with_mark == encoding
     tasks = pickle.loads(pickle.dumps(checked(rows(), valueFormat="avro", valueSchema=text)))
     assert tasks.encodings == (encoding,)
 
@@ -145,9 +149,32 @@ def test_a_text_that_to_kafka_has_made_is_not_avro() -> None:
     row = T.StructType().add("value", T.StringType(), metadata=mark)
     with pytest.raises(ConfigException, match='call to_kafka with value="avro"'):
         checked(row, valueFormat="avro")
-    # JSON needs no other text.
-    given = {"valueSchema": "{}", "schema.registry.url": "http://r"}
-    checked(row, valueFormat="json_sr", **given)
+
+
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_a_text_that_to_kafka_has_made_is_json_only_for_some_types(column: str) -> None:
+    given = {
+        f"{column}Format": "json_sr",
+        f"{column}Schema": "{}",
+        "schema.registry.url": "http://r",
+    }
+
+    def check(from_type: str) -> None:
+        mark = as_converted(from_type)
+        schema = T.StructType().add("key", T.StringType(), metadata=mark)
+        checked(schema.add("value", T.StringType(), metadata=mark), **given)
+
+    for kind in ("tinyint", "bigint", "boolean", "decimal(38,18)", "struct", "array", "variant"):
+        check(kind)
+    for kind in ("date", "timestamp", "double", "void", "interval day to second", "time(6)"):
+        with pytest.raises(ConfigException) as refused:
+            check(kind)
+        how = {"key": 'a struct as key and key_format="json_sr"', "value": 'value="json_sr"'}
+        assert str(refused.value) == (
+            f"to_kafka has converted the column {column} from {kind} to a string, and option "
+            f"{column}Format is json_sr, but the strings of this type are not always JSON: call "
+            f"to_kafka with {how[column]}, or pass strings of JSON"
+        )
 
 
 def test_strings_may_be_avro_and_without_a_format_stay_as_they_are() -> None:
@@ -176,7 +203,8 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "namespace": (rows(), {"valueFormat": "avro", "recordNamespace": "a..b"}, ConfigException, "option recordNamespace is 'a..b'"),
     "name without effect": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "recordName": "R"}, ConfigException, "option recordName has no effect"),
     "variant": (rows(T.StructType().add("v", T.VariantType())), {"valueFormat": "avro"}, DataException, "column value.v is of type variant, for which there is no Avro schema"),
-    "interval": (rows(T.DayTimeIntervalType()), {"valueFormat": "avro"}, DataException, "column value is of type interval day to second, for which Avro has no type"),
+    "interval": (rows(T.DayTimeIntervalType()), {"valueFormat": "avro"}, DataException, "column value is of type interval day to second, for which no Avro schema can be derived"),
+    "void": (rows(T.StructType().add("a", T.ArrayType(T.NullType()))), {"valueFormat": "avro"}, DataException, "column value.a[] is of type void, for which no Avro schema can be derived: cast it to the type that its values are to have, or set a schema that accepts null there"),
     "name of a field": (rows(T.StructType().add("a b", T.StringType())), {"valueFormat": "avro"}, DataException, "column value.a b: a field of an Avro record is expected to have a name of letters"),
 }  # fmt: skip
 
@@ -197,8 +225,9 @@ def test_references_that_are_invalid_are_refused(text: str) -> None:
     expected = r"option keyReferences is .*: expected a JSON list of references, such as \[\{"
     with pytest.raises(ConfigException, match=expected):
         format_options({"keyreferences": text})
-    found = format_options({"valuereferences": json.dumps([REFERENCE])})
-    assert found.references == {"value": (SchemaReference("com.Id", "ids", 1),)}
+    for mark in ("", "\ufeff"):
+        found = format_options({"valuereferences": mark + json.dumps([REFERENCE])})
+        assert found.references == {"value": (SchemaReference("com.Id", "ids", 1),)}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -47,6 +47,13 @@ def rows(made_of: T.StructType | None = ORDER) -> T.StructType:
     return T.StructType().add("value", kind, metadata=as_metadata("json_sr", made_of))
 
 
+def rows_with_key(made_of: T.StructType | None = ORDER) -> T.StructType:
+    """Return the schema of rows whose key is made by to_kafka, or is a string, as in `rows`."""
+    (key,) = rows(made_of).fields
+    schema = T.StructType().add("key", key.dataType, metadata=key.metadata)
+    return schema.add("value", T.StringType())
+
+
 def checked(schema: T.StructType, **options: str) -> SinkOptions:
     """Return the options of a write, as the driver checks them before it asks. Names have _ for a dot."""
     more = {name.replace("_", "."): value for name, value in options.items()}
@@ -120,8 +127,12 @@ def test_other_strings_and_bytes_need_a_schema_that_is_not_compared(
     server: RegistryServer,
 ) -> None:
     plain, option = rows(None), {"valueFormat": "json_sr"}
-    with pytest.raises(ConfigException, match="schema of column value is not known, because to_k"):
+    with pytest.raises(ConfigException) as refused:
         asked(server, plain, **option)
+    assert str(refused.value) == (
+        "no schema can be derived from the strings or bytes in column value: call to_kafka with "
+        'value="json_sr", or set valueSchema or use.schema.id'
+    )
     text = json.dumps(HAND_MADE)
     expected = [ColumnEncoding("value", JsonPlan(), schema_id_prefix(1))]
     assert asked(server, plain, valueSchema=text, **option) == expected
@@ -133,6 +144,32 @@ def test_other_strings_and_bytes_need_a_schema_that_is_not_compared(
     value, key = asked(server, binary, keyFormat="json_sr", **option)
     assert {value.column, key.column} == {"value", "key"}
     assert value.prefix != key.prefix
+
+
+def test_keys_that_to_kafka_has_made_get_a_derived_schema(server: RegistryServer) -> None:
+    (found,) = asked(server, rows_with_key())
+    text = derive_json_schema(column_type(ORDER), "key", "Key")
+    plan = fit_json(column_type(ORDER), json.loads(text), "key")
+    number = type_number(ORDER)
+    assert found == ColumnEncoding("key", plan, schema_id_prefix(1), type_number=number)
+    assert server.schemas[1] == {"schema": text, "schemaType": "JSON"}
+    assert list(server.subjects) == ["t-key"]
+    wrong = T.StructType().add("day", T.DateType())
+    with pytest.raises(DataException, match=r"the data has no column key\.id, which the JSON"):
+        asked(server, rows_with_key(wrong))
+
+
+def test_other_keys_need_a_schema(server: RegistryServer) -> None:
+    # The id is that of the value, so no message names use.schema.id for a key.
+    schema = T.StructType([*rows_with_key(None).fields[:1], *rows().fields])
+    asked(server, rows())
+    for more in ({}, {"use_schema_id": "1"}):
+        with pytest.raises(ConfigException) as refused:
+            asked(server, schema, keyFormat="json_sr", **more)
+        assert str(refused.value) == (
+            "no schema can be derived from the strings or bytes in column key: call to_kafka with "
+            'a struct as key and key_format="json_sr", or set keySchema'
+        )
 
 
 def test_the_record_name_is_the_title(server: RegistryServer) -> None:
@@ -201,8 +238,10 @@ def test_a_schema_in_a_file_is_written(
 
 
 WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
-    "no registry": (rows(), {}, ConfigException, 'the format of column value is json_sr, which needs a schema registry: set schema.registry.url, or write JSON without it by to_kafka(df, value="json")'),
-    "struct": (T.StructType().add("value", ORDER), {"valueFormat": "json_sr", "schema_registry_url": "http://r"}, DataException, 'column value is of type struct<id:bigint,name:string>, and its format json_sr is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use to_json and set a schema'),
+    "no registry": (rows(), {}, ConfigException, 'the format of column value is json_sr, which needs a schema registry: set schema.registry.url, or remove the format, and make plain JSON by to_kafka with value="json"'),
+    "no registry for a key": (rows_with_key(), {}, ConfigException, "the format of column key is json_sr, which needs a schema registry: set schema.registry.url, or remove the format, and make plain JSON by to_kafka without key_format"),
+    "struct": (T.StructType().add("value", ORDER), {"valueFormat": "json_sr", "schema_registry_url": "http://r"}, DataException, 'column value is of type struct<id:bigint,name:string>, and its format json_sr is for rows that are JSON already: call to_kafka with value="json_sr", or use to_json and set a schema'),
+    "struct as key": (T.StructType().add("key", ORDER).add("value", T.StringType()), {"keyFormat": "json_sr", "schema_registry_url": "http://r"}, DataException, 'column key is of type struct<id:bigint,name:string>, and its format json_sr is for rows that are JSON already: call to_kafka with a struct as key and key_format="json_sr", or use to_json and set a schema'),
     "a column that was cast": (T.StructType().add("value", T.StringType(), metadata=as_metadata("json_sr", ORDER)), {"schema_registry_url": "http://r", "recordName": "R"}, ConfigException, "option recordName has no effect, because no schema is derived: remove it"),
     "other format": (rows(), {"valueFormat": "avro", "schema_registry_url": "http://r"}, ConfigException, "to_kafka has made the column value for the format json_sr, but option valueFormat is avro: expected the same"),
     "no name": (rows(None), {"valueFormat": "json_sr", "recordName": "R", "schema_registry_url": "http://r"}, ConfigException, "option recordName has no effect, because no schema is derived: remove it"),

@@ -28,7 +28,8 @@ from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.serde.avro_encoder import encode_avro
 from spark_kafka_sink.serde.avro_plan import fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.avro_schema import parse_schema
+from spark_kafka_sink.serde.derived_avro import derive_schema
 from spark_kafka_sink.serde.json_schema import JsonPlan
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding
@@ -195,6 +196,29 @@ def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer
     assert asked(server, valueSchema=HAND_MADE, more=off).encodings == (encoding(HAND_MADE, 1),)
     assert server.asked() == [LOOKUP]
     assert server.subjects == {"t-value": [1]}
+
+
+def test_without_a_latest_version_the_schema_to_register_is_shown(server: RegistryServer) -> None:
+    for option, what_to_do in (
+        ({}, "register a schema, or remove the option"),
+        ({"auto_register_schemas": "false"}, "register a schema"),
+    ):
+        with pytest.raises(ConfigException) as refused:
+            asked(server, more={"use_latest_version": "true", **option})
+        assert str(refused.value) == (
+            "option use.latest.version is true, but the registry has no subject 't-value': "
+            f"{what_to_do}; this one fits column value: {DERIVED}"
+        )
+        assert server.asked() == [LATEST]
+
+
+def test_a_hyphen_in_a_namespace_is_accepted(server: RegistryServer) -> None:
+    hyphen = HAND_MADE.replace("com.shop.Order", "com.my-shop.Order")
+    server.add("t-value", hyphen)
+    strategy = {"value_subject_name_strategy": "RECORD", "valueSchema": hyphen}
+    for options in ({}, {"use_schema_id": "1"}, {"valueSchema": hyphen}, strategy):
+        assert asked(server, more=options).encodings == (encoding(hyphen, 1),)
+    assert list(server.subjects) == ["t-value", "com.my-shop.Order"]
 
 
 def test_the_text_of_a_schema_in_a_file_is_not_shown(
@@ -573,6 +597,15 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "field without a column": ({"schema": HAND_MADE.replace(', "default": "spark"', "")}, {}, DataException, "the data has no column value.source"),
     "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "the latest version of subject 't-value' is not valid: Avro schema: the schema: found 'recor'"),
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
+    "no subject, no type to derive": ({}, {"use_latest_version": "true", "kind": "interval"}, ConfigException, "no subject 't-value': register a schema, or remove the option"),
+    "void": ({}, {"valueSubject": "u", "kind": "void"}, DataException, "column value is of type void, for which no Avro schema can be derived: cast it to the type"),
+    "subject of a key": ({}, {"keySubject": "k"}, ConfigException, "option keySubject has no effect: set keyFormat, or remove it"),
+    "strategy of a key": ({}, {"key_subject_name_strategy": "RECORD"}, ConfigException, "option key.subject.name.strategy has no effect: set keyFormat, or remove it"),
+    "header of a key": ({}, {"key_schema_id_serializer": "HeaderSchemaIdSerializer"}, ConfigException, "option key.schema.id.serializer has no effect: set keyFormat, or remove it"),
+    "prefix of a key": ({}, {"key_schema_id_serializer": "PrefixSchemaIdSerializer"}, ConfigException, "option key.schema.id.serializer has no effect: set keyFormat, or remove it"),
+    "subject of a value": ({}, {"valueFormat": "", "keyFormat": "avro", "valueSubject": "v"}, ConfigException, "option valueSubject has no effect: set valueFormat, or remove it"),
+    "strategy of a value": ({}, {"valueFormat": "", "keyFormat": "avro", "value_subject_name_strategy": "RECORD"}, ConfigException, "option value.subject.name.strategy has no effect: set valueFormat, or remove it"),
+    "header of a value": ({}, {"valueFormat": "", "keyFormat": "avro", "value_schema_id_serializer": "HeaderSchemaIdSerializer"}, ConfigException, "option value.schema.id.serializer has no effect: set valueFormat, or remove it"),
     "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
     "references alone": ({}, {"valueReferences": REFERENCES}, ConfigException, "option valueReferences has no effect: set valueSchema, or remove it"),
@@ -594,13 +627,18 @@ def test_what_is_wrong_is_refused_and_nothing_is_registered(
     version, options, kind, words = REFUSED[name]
     options = dict(options)
     value: T.DataType = T.StringType() if options.get("valueFormat") == "" else ORDER
-    kinds = {"interval": T.DayTimeIntervalType(), "string": T.StringType()}
+    kinds = {
+        "interval": T.DayTimeIntervalType(),
+        "string": T.StringType(),
+        "void": T.NullType(),
+    }
     value = kinds.get(options.pop("kind", ""), value)
     if version:
         server.add("t-value", **version)
     there = {subject: list(ids) for subject, ids in server.subjects.items()}
+    schema = rows(value, T.StringType() if "keyFormat" in options else None)
     with pytest.raises(kind) as refused:
-        asked(server, rows(value).add("topic", T.StringType()), more=options)
+        asked(server, schema.add("topic", T.StringType()), more=options)
     assert words in str(refused.value)
     assert server.subjects == there
 
@@ -727,6 +765,36 @@ def test_a_stream_survives_a_registry_that_is_away(
     assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
 
 
+def test_a_stream_survives_a_file_that_is_away_for_a_moment(
+    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Secrets in files are replaced while a stream runs."""
+    secret, away = tmp_path / "secret", tmp_path / "away"
+    secret.write_text("user=user:s3cret")
+    given = {
+        "basic_auth_user_info": f"${{file:{secret}:user}}",
+        "kafka.config.providers": "file",
+        "kafka.config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        "latest_cache_ttl_sec": "60",
+    }
+    secret.rename(away)
+    with pytest.raises(ConfigException, match="cannot be read"):
+        batch(server, more=given)
+    away.rename(secret)
+    first = batch(server, more=given)
+    secret.rename(away)
+    server.asked()
+    clock.now += 60
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=given) == first
+    assert "column value is still written with the schema that has id 1" in caplog.text
+    assert server.asked() == []
+    away.rename(secret)
+    clock.now += 60
+    server.add("t-value", HAND_MADE)
+    assert batch(server, more=given) == encoding(HAND_MADE, 2)
+
+
 def test_a_new_version_that_does_not_fit_ends_no_stream(
     server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -841,6 +909,33 @@ def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None
         assert server.asked() == [LATEST]
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_writes_with_equal_options_that_are_planned_at_once_ask_once_each(
+    has_folder: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path if has_folder else None)
+    writes = [{"pykafka.write.id": f"w{number}"} for number in range(30)]
+    found = [asked(server, more=each).encodings for each in writes]
+    assert server.asked() == [LATEST, REGISTER, *[LATEST] * 29]
+    if has_folder:
+        # As in a new process.
+        monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert [asked(server, more=each).encodings for each in writes] == found
+    assert server.asked() == []
+    # A stream uses what the last one of them got, and the oldest schemas are dropped.
+    server.add("t-value", HAND_MADE)
+    asked(server, more={"pykafka.write.id": "new"})
+    assert server.asked() == [LATEST]
+    assert batch(server) == encoding(HAND_MADE, 2)
+    assert asked(server, more=writes[1]).encodings == found[1]
+    assert server.asked() == []
+    asked(server, more=writes[0])
+    assert server.asked() == [LATEST]
+
+
 def test_other_processes_of_the_driver_know_it(
     server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -862,8 +957,8 @@ def test_other_processes_of_the_driver_know_it(
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
     references: list[list[object]] = [[5], ["x"], ["ab"], [[5, "x"]]]
-    wrong = [json.dumps([DERIVED, 1, "", each, 1e9, ""]) for each in references]
-    for damaged in ("", "[]", '["x"]', "\x00", *wrong):
+    wrong = [json.dumps([[DERIVED, 1, "", each, 1e9, ""]]) for each in references]
+    for damaged in ("", "[]", "{}", "5", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
         for each in tmp_path.iterdir():
             each.write_text(damaged)

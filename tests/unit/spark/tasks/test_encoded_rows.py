@@ -233,7 +233,9 @@ def test_json_of_two_calls_of_to_kafka_fails_the_task(policy: dict[str, str]) ->
     sent, _ = written(rows, chosen, NUMBERED)
     values = [row["value"] for _, row in sent]
     assert values == [b"\0\0\0\0\5{}", None, b'\0\0\0\0\5{"n":1}']
-    with pytest.raises(DataException, match="the column value has rows from two calls of") as failed:
+    with pytest.raises(
+        DataException, match="the column value has rows from two calls of"
+    ) as failed:
         written([*rows, {"json": '{"other":1}', "type": 8}], chosen, NUMBERED)
     assert "row 3 of task 7" in str(failed.value)
 

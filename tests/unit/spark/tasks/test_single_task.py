@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -56,6 +56,8 @@ class Client:
         self._now = 0.0
         self.batch: bytes | None = None
         self.acls = Acls()
+        self.trouble = ""
+        self.look: Callable[[], object] = lambda: None
 
     def now(self) -> float:
         """Return the time."""
@@ -63,6 +65,7 @@ class Client:
 
     def run(self, begun, step):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 - as CommitClient
         """Answer every question of a machine, one second after the other."""
+        self.look()
         machine, questions = begun
         asked = list(questions)
         while machine.outcome is None:
@@ -83,6 +86,7 @@ class Client:
         self, partitions: tuple[TopicPartition, ...], _: float
     ) -> dict[TopicPartition, int]:
         """Return the same end for all."""
+        self.look()
         return dict.fromkeys(partitions, 40)
 
     def batch_at(self, *_: object) -> bytes | None:
@@ -154,6 +158,16 @@ def test_it_joins_the_transaction_of_the_driver_and_withholds_its_rows(
 ) -> None:
     more = {"adds_partitions": False, "withholds": True}
     assert producer.joined == ["p/app/t", PRODUCER, 2, more]
+
+
+def test_a_task_says_that_it_waits_for_the_check_of_its_partitions(
+    task: SingleTask, client: Client
+) -> None:
+    seen: list[object] = []
+    client.look = lambda: seen.append(task.waits.awaited)
+    task.prepare_good(rows(0))
+    assert seen == [{"the check of its partitions": ""}] * 2
+    assert task.waits.awaited == {}
 
 
 def test_each_partition_is_looked_at_once_before_its_first_row(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -20,7 +20,7 @@ from support.spark.played_tasks import in_task
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, QUERY_ID
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.tasks import task_progress
+from spark_kafka_sink.spark.tasks import task, task_progress
 from spark_kafka_sink.spark.tasks.task_progress import (
     PERIOD_S,
     ProgressLines,
@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.tasks.task_progress import (
     print_line,
     printed_progress,
 )
+from spark_kafka_sink.spark.tasks.task_rows import TaskWaits
 from spark_kafka_sink.task_producer import DeliveryProgress
 
 NOTHING = DeliveryProgress(
@@ -38,6 +39,7 @@ NOTHING = DeliveryProgress(
     throttled={},
     retried={},
     unreachable={},
+    awaited={},
 )
 LIMIT_S = 60
 
@@ -84,18 +86,33 @@ def test_a_line_says_what_the_task_waits_for() -> None:
     progress = NOTHING._replace(
         is_waiting_for_memory=True,
         throttled={2: 1.25},
-        retried={1: 1, 3: 2, -1: 4},
+        retried={1: 1, 3: 2},
         unreachable={-1: "host:9092 refused"},
+        awaited={
+            "the metadata of topic t": "UNKNOWN_TOPIC_OR_PARTITION",
+            "the transaction coordinator": "",
+        },
     )
     line = ProgressLines("task 0", 0.0).line(progress, 10.0)
     assert line.split("; ")[1:] == [
         "waiting for memory (kafka.buffer.memory)",
         "throttled by node 2 (for 1.2 s more)",
-        "retrying at partitions without a leader (4 batches), node 1 (1 batch), node 3 (2 batches)",
+        "retrying at node 1 (1 batch), node 3 (2 batches)",
         "no connection to a bootstrap server (host:9092 refused)",
+        "waiting for the metadata of topic t (UNKNOWN_TOPIC_OR_PARTITION), "
+        "the transaction coordinator",
     ]
     many = NOTHING._replace(retried=dict.fromkeys(range(7), 1))
     assert ProgressLines("", 0.0).line(many, 1.0).endswith("node 2 (1 batch) and 4 more")
+    unknown = NOTHING._replace(awaited={f"the metadata of topic t{i}": "" for i in range(500)})
+    assert (
+        ProgressLines("", 0.0)
+        .line(unknown, 1.0)
+        .endswith(
+            "; waiting for the metadata of topic t0, the metadata of topic t1, "
+            "the metadata of topic t2 and 497 more"
+        )
+    )
     long = NOTHING._replace(unreachable={1: "x" * 5000})
     assert len(ProgressLines("", 0.0).line(long, 1.0)) == 1000, "what a pipe takes as a whole"
 
@@ -145,6 +162,28 @@ def test_a_task_that_waits_for_memory_says_so_meanwhile() -> None:
         assert not thread.is_alive()
         ticks.tick()
     assert lines.empty(), "the task is over"
+
+
+def test_the_progress_has_what_the_task_and_its_producer_wait_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Callable[[], DeliveryProgress]] = []
+
+    def printed(_: str, progress: Callable[[], DeliveryProgress]) -> AbstractContextManager[None]:
+        found.append(progress)
+        return nullcontext()
+
+    monkeypatch.setattr(task_progress, "printed_progress", printed)
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "progress": "true"}
+    waits = [TaskWaits(), TaskWaits()]
+    with idle_task_producer(1) as producer:
+        with task._progress(sink_options(given), producer, waits, None):
+            (progress,) = found
+        assert progress().awaited == {}
+        producer.append(TOPIC, pa.record_batch({"value": ["x"]}))
+        with waits[1].waiting_for("the creation of topics"):
+            assert progress().awaited == {"the creation of topics": "", "a producer id": ""}
+        assert progress().awaited == {"a producer id": ""}
 
 
 @pytest.fixture

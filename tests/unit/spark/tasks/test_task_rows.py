@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import DataException, InvalidRecordException
 from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.records.record_limits import RecordLimits
+from spark_kafka_sink.spark import topics
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
 from spark_kafka_sink.task_producer import TaskProducer
@@ -168,3 +169,49 @@ def test_a_topic_column_may_not_name_the_commit_log(mode: str) -> None:
     rows = TaskRows(sink_options(names), cast(TaskProducer, AllTaken()), 5, 0)
     with rows, pytest.raises(DataException, match=said):
         rows.append(batch)
+
+
+def test_a_task_says_that_it_waits_for_the_settings_or_the_creation_of_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[object] = []
+
+    class Admin:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def topics(self, names: list[str], _: object) -> list[str]:
+            seen.append(task.waits.awaited)
+            return names
+
+        def topic_configs(self, *_: object) -> dict[str, str]:
+            seen.append(task.waits.awaited)
+            return {"max.message.bytes": "2000"}
+
+        def configs_of_topics(self, *_: object) -> dict[str, dict[str, str]]:
+            seen.append(task.waits.awaited)
+            return {}
+
+    monkeypatch.setattr(topics, "KafkaAdmin", Admin)
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "createTopics": "true"}
+    task = TaskRows(sink_options(names), cast(TaskProducer, AllTaken()), 0, 0)
+    columns = {"value": ["a"], "topic": ["t"], "timestamp": pa.array([1000], pa.int64())}
+    task.append(pa.record_batch(columns))
+    assert seen == [{"the creation of topics": ""}, {"the settings of topics": ""}]
+    assert task.waits.awaited == {}
+    seen.clear()
+
+    class TooLarge(AllTaken):
+        def limit_messages(self, *given: Any) -> None:  # noqa: ANN401 - two arguments
+            _, self.refresh = given
+
+    producer = TooLarge()
+    options = replace(options_with("fail", HOUR_MS), max_message_bytes=1000)
+    task = TaskRows(options, cast(TaskProducer, producer), 0, 0)
+    assert producer.refresh() == {"t": 2000}
+    assert seen == [{"the settings of topics": ""}]
+    assert task.waits.awaited == {}

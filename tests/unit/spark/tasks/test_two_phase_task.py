@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -47,6 +47,8 @@ class Scene:
         self.calls: list[Any] = []
         self.outcome = Claimed(SLOT, WRITER)
         self.closing_error: KafkaException | None = None
+        self.trouble = "the coordinator is not available"
+        self.during_run: list[Callable[[], object]] = []
 
     def now(self) -> float:
         """Return the time."""
@@ -54,6 +56,8 @@ class Scene:
 
     def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
         """Claim an id, or take the first two requests to abort: the first one has no response."""
+        for call in self.during_run:
+            call()
         machine, questions = begun
         if step is not one_question.step:
             return self
@@ -112,6 +116,27 @@ def test_a_task_that_fails_closes_its_producer_before_it_aborts_the_transaction(
 def test_a_task_that_fails_before_its_first_row_has_nothing_to_abort(scene: Scene) -> None:
     fail(scene)
     assert scene.calls == []
+
+
+def test_a_task_says_that_it_waits_for_the_coordinator_before_its_first_row(scene: Scene) -> None:
+    task = TwoPhaseTask(PLAN, OPTIONS, scene, 0, 0)  # type: ignore[arg-type]
+    seen: list[object] = []
+    scene.during_run = [lambda: seen.append(task.waits.awaited)]
+    task.prepare(pa.record_batch({"value": [b"a"]}))
+    task.prepare(pa.record_batch({"value": [b"b"]}))
+    assert seen == [{"the transaction coordinator": "the coordinator is not available"}]
+    assert task.waits.awaited == {}
+
+
+def test_a_task_that_gets_no_id_no_longer_waits(scene: Scene) -> None:
+    def fail() -> None:
+        raise _TaskError
+
+    task = TwoPhaseTask(PLAN, OPTIONS, scene, 0, 0)  # type: ignore[arg-type]
+    scene.during_run = [fail]
+    with pytest.raises(_TaskError):
+        task.prepare(pa.record_batch({"value": [b"a"]}))
+    assert task.waits.awaited == {}
 
 
 @pytest.mark.parametrize(("task_s", "is_timeout"), [(899.0, False), (900.0, True)])

@@ -1,0 +1,342 @@
+"""The catalogue of warnings, and of lines on stderr, that say that something is wrong.
+
+Each entry is as in `error_catalogue`. `errors_page` puts them into docs/reference/errors.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from support.documents.error_catalogue import Entry
+
+WARNINGS: Final[tuple[Entry, ...]] = (
+    Entry(
+        "A report that could not be written",
+        (
+            "The file `reportPath` or its folder cannot be written on the driver, or the report "
+            "cannot be kept for `last_reports`. The rows are in Kafka."
+        ),
+        (
+            "Do not run the job again for the report: that would write the rows a second time. "
+            "Correct the path or its rights before the next run. Unless `quiet` is set, another "
+            "line on stderr has the number of rows."
+        ),
+        places=("spark/committing/job_commit.py:publish",),
+        tests=(
+            "unit/spark/committing/test_commit.py::test_a_report_that_cannot_be_written_is_said_and_does_not_fail_the_job",
+            "unit/spark/committing/test_commit.py::test_a_report_over_a_folder_leaves_nothing_behind",
+        ),
+    ),
+    Entry(
+        "An exactly-once write that failed",
+        (
+            "The job or the micro-batch failed. The line says whether its rows are committed, and "
+            "how long `read_committed` consumers may have to wait."
+        ),
+        (
+            "Run the job again with the same `txnAppId` and `txnVersion`: if the version is "
+            "committed, the sink skips it. Without `txnVersion`, run it again only if the line "
+            "says that no row is visible. To see what is open or committed, run the command of "
+            "[Recover an exactly-once job](../how-to/recover.md)."
+        ),
+        places=(
+            "spark/committing/exactly_once_commit.py:abort_micro_batch",
+            "spark/committing/exactly_once_commit.py:_if_replay",
+            "spark/committing/single_commit.py:abort_run~failed after",
+            "spark/committing/single_commit.py:_why_fenced",
+            "spark/committing/two_phase_commit.py:abort_run~was aborted",
+            "spark/committing/two_phase_commit.py:_why_fenced~no row is visible",
+            "spark/committing/two_phase_commit.py:_why_fenced~was superseded",
+            "spark/committing/two_phase_commit.py:_forward",
+            "commit/outcomes.py:not_aborted_now",
+        ),
+        tests=(
+            "unit/spark/committing/test_exactly_once_commit.py::test_an_abort_without_a_plan_says_until_when_a_transaction_may_be_open",
+            "unit/spark/committing/test_exactly_once_commit.py::test_an_abort_says_what_came_of_it_and_raises_nothing",
+            "unit/spark/committing/test_exactly_once_commit.py::test_the_end_of_a_transaction_without_rows_is_told_if_it_fails",
+            "unit/spark/committing/test_two_phase_commit.py::test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest",
+        ),
+    ),
+    Entry(
+        "A stream whose rows may be written twice",
+        (
+            "The commit log does not have the earlier micro-batches of this query, because the "
+            "query has a new checkpoint, or because an option that the message names has changed."
+        ),
+        (
+            "If the stream began with a new checkpoint on purpose, do nothing. Otherwise stop it, "
+            "and set the checkpoint and the options as before."
+        ),
+        places=("spark/replays.py:warning_of_new_query",),
+        tests=(
+            "unit/spark/committing/test_exactly_once_commit.py::test_a_stream_whose_rows_may_come_twice_is_warned_of",
+        ),
+    ),
+    Entry(
+        "A commit log that may forget",
+        (
+            "The topic of the commit log was deleted or created again, lost records, has records "
+            "of others, or its settings cannot be read."
+        ),
+        (
+            "Set `cleanup.policy=compact` on the topic, and let only the sink write to it. Grant "
+            "DESCRIBE_CONFIGS on it. If records were deleted, check which versions of `txnAppId` "
+            "are written before you run an old one again."
+        ),
+        places=(
+            "spark/planning/run_plan.py:_need_log",
+            "spark/planning/run_plan.py:_check_compacted",
+            "commit/log_record.py:LogReader._take",
+            "commit_client/commit_log.py:CommitLog._check_topic_id",
+            "commit_client/commit_log.py:CommitLog._read_to_end",
+        ),
+        tests=(
+            "unit/spark/planning/test_run_plan.py::test_a_log_whose_settings_cannot_be_read_is_used_with_a_warning",
+            "unit/spark/planning/test_run_plan.py::test_a_log_whose_settings_are_refused_is_created_without_them",
+            "unit/commit/test_log_record.py::test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset",
+            "unit/commit_client/test_commit_client.py::test_a_log_that_was_created_again_is_known_by_its_topic_id",
+            "unit/commit_client/test_commit_client.py::test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning",
+        ),
+    ),
+    Entry(
+        "Rows that brokers may delete soon",
+        "The timestamps of the rows are older than the topic keeps records.",
+        (
+            "Raise `retention.ms` of the topic, or set its `message.timestamp.type` to "
+            "`LogAppendTime`. If the timestamps are wrong, correct the column `timestamp`."
+        ),
+        places=("spark/report.py:ExpiredRowsReport.summary",),
+        tests=(
+            "unit/spark/committing/test_commit.py::test_rows_older_than_the_retention_are_added_up_and_said_once",
+            "unit/spark/tasks/test_retention.py::test_the_line_names_the_topics_with_most_of_them",
+        ),
+    ),
+    Entry(
+        "A topic or columns that are not as expected",
+        (
+            "The topic has other settings than `topic.*` asks for, its settings cannot be read, or "
+            "the DataFrame has columns that the sink does not send."
+        ),
+        (
+            "Change the topic with Kafka's tools, or remove the options. Rename the columns, drop "
+            "them, or put them into the value."
+        ),
+        places=(
+            "spark/planning/preflight.py:warn_of_differences",
+            "spark/planning/single_checks.py:check_targets",
+            "spark/planning/schema.py:warn_of_unsent_columns",
+        ),
+        tests=(
+            "unit/spark/planning/test_long_lists.py::test_of_many_settings_that_an_existing_topic_does_not_have_ten_are_named",
+            "unit/spark/planning/test_single_checks.py::test_a_topic_whose_settings_cannot_be_read_is_named_in_a_warning",
+            "unit/spark/planning/test_planning.py::test_columns_that_are_not_sent_are_named_once_for_a_schema",
+        ),
+    ),
+    Entry(
+        "An older schema that is still used",
+        "The schema registry cannot be asked, or its newest schema does not fit the column.",
+        "Correct what the end of the message names. Later writes then use the newest schema.",
+        places=("spark/planning/registry_questions.py:_kept_on",),
+        tests=(
+            "unit/spark/planning/test_registered_schemas.py::test_a_stream_survives_a_registry_that_is_away",
+        ),
+    ),
+    Entry(
+        "A delegation token that could not be expired or renewed",
+        (
+            "The brokers do not answer, refuse the request or refuse the token, or the driver "
+            "cannot write a file."
+        ),
+        (
+            "A token that stays valid ends at its expiry time. To end it at once, use "
+            "`kafka-delegation-tokens.sh --describe`, and then `--expire` with the HMAC of the "
+            "token's id. If the renewal fails, check that the brokers can be reached: the sink "
+            "tries again until the token expires. If a file cannot be written, make the folder "
+            "`spark.local.dir` of the driver writable."
+        ),
+        places=(
+            "spark/committing/job_token.py:JobToken.keep",
+            "spark/committing/job_token.py:JobToken._say_failure",
+            "spark/driver/hooks/token_renewal.py:_run",
+            "spark/planning/task_tokens.py:checked_with_shared_token",
+            "spark/planning/task_tokens.py:_renewed",
+            "spark/planning/task_tokens.py:_warn_of_file",
+        ),
+        tests=(
+            "unit/spark/planning/test_task_tokens.py::test_a_job_goes_on_where_its_credentials_cannot_be_kept",
+            "unit/spark/planning/test_task_tokens.py::test_an_end_that_fails_is_told_and_fails_no_job",
+            "unit/spark/driver/hooks/test_token_renewal.py::test_a_renewal_that_fails_is_tried_again_and_told",
+            "unit/spark/planning/test_task_tokens.py::test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new",
+            "unit/spark/planning/test_task_tokens.py::test_while_a_token_cannot_be_renewed_it_is_used_until_it_expires",
+            "unit/spark/planning/test_task_tokens.py::test_a_link_is_not_followed_and_the_process_goes_on_without_a_file",
+        ),
+    ),
+    Entry(
+        "A trace that is not exported",
+        (
+            "No exporter of OpenTelemetry is installed, it cannot start, or its receiver does not "
+            "take the spans. The rows are written all the same."
+        ),
+        (
+            "Install the package that the message names on the driver and on the executors, and "
+            "check `OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables `OTEL_*` there."
+        ),
+        places=("spark/tracing.py:_warn", "spark/tracing.py:_warn_of"),
+        tests=(
+            "unit/spark/test_tracing.py::test_an_unknown_exporter_is_named_and_the_others_export",
+            "unit/spark/test_tracing.py::test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package",
+            "unit/spark/test_tracing.py::test_beside_an_exporter_that_cannot_start_the_others_export",
+        ),
+    ),
+    Entry(
+        "An option that is ignored",
+        (
+            "The option means nothing here, another option limits its value, or its name is "
+            "unknown and `unknownOptions` is `warn`."
+        ),
+        "Remove the option, or correct its name. The write goes on without it.",
+        places=(
+            "config.py:check_names",
+            "config.py:_check_security",
+            "config.py:_settle_backoffs",
+            "network/oauth.py:OAuth._extensions",
+            "network/ssl_options.py:_Stores.text",
+            "plugins/interceptors.py:_each_once",
+            "spark/options.py:_sink_options",
+        ),
+        tests=(
+            "unit/plugins/test_interceptors.py::test_a_name_or_a_class_that_stands_twice_is_made_once_as_in_java",
+            "unit/test_config.py::test_what_has_no_effect_is_said_once",
+            "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
+            "unit/test_config.py::test_a_pause_over_its_maximum_is_said",
+            "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+            "unit/spark/planning/test_long_lists.py::test_of_many_options_of_a_source_ten_are_named",
+        ),
+    ),
+    Entry(
+        "Secrets or rows that others may read",
+        (
+            "A connection is not encrypted, the server's name is not checked, or the session does "
+            "not let `register` mask secrets."
+        ),
+        (
+            "Use `SASL_SSL` and `https`, and leave `ssl.endpoint.identification.algorithm` as it "
+            "is. Set the setting that the message names for the whole cluster."
+        ),
+        places=(
+            "network/oauth.py:OAuth._checked_endpoint",
+            "network/security.py:Security.__init__",
+            "network/ssl_options.py:tls_settings",
+            "schema_registry/registry_connection.py:_Connection._check_encryption",
+            "schema_registry/registry_connection.py:_Connection._token_of_endpoint",
+            "spark/driver/register.py:mask_secrets",
+        ),
+        tests=(
+            "unit/network/test_oauth.py::test_credentials_that_travel_in_clear_are_warned_of",
+            "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+            "unit/schema_registry/test_registry_connection.py::test_variables_are_not_sent_unencrypted",
+            "unit/spark/driver/test_redaction.py::test_a_setting_that_is_refused_is_warned_of",
+        ),
+    ),
+    Entry(
+        "Brokers or a token server that do not answer yet",
+        "No broker has answered for some seconds, a broker refused a batch, or a login is slow.",
+        (
+            "Do nothing if the job goes on: the sink tries again within its time limits. "
+            "Otherwise, check the address, the protocol and the error that the message names."
+        ),
+        places=(
+            "network/client.py:NetworkClient._warn_of_no_response",
+            "network/login.py:TokenSource._replace_slow_thread",
+            "producer/completion.py:BatchCompletion._retry",
+        ),
+        tests=(
+            "unit/network/test_client_trouble.py::test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds",
+            "unit/network/test_token_source.py::test_a_call_that_does_not_return_is_made_again_in_another_thread",
+            "unit/producer/test_sender_failures.py::test_the_first_retry_of_each_kind_is_a_warning",
+        ),
+    ),
+    Entry(
+        "Records of KafkaProducer that are lost",
+        (
+            "The program ended, was interrupted or dropped the producer before its records were "
+            "acknowledged."
+        ),
+        (
+            "Use the producer in a `with` block, or call `close()`. Send the records that the "
+            "message counts again."
+        ),
+        places=(
+            "client/base_producer.py:BaseProducer._log_failure",
+            "client/base_producer.py:BaseProducer._log_lost",
+            "client/base_producer.py:BaseProducer._stop",
+            "client/io_thread.py:ProducerThread._end",
+            "client/unclosed.py:warn_unclosed",
+            "client/unclosed.py:say_lost",
+        ),
+        tests=(
+            "unit/client/test_program_end.py::test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays",
+            "unit/client/test_max_block.py::test_ctrl_c_in_a_with_block_takes_five_seconds_at_most",
+            "unit/client/test_user_code_raises.py::test_close_does_not_wait_for_a_callback_that_does_not_return",
+            "integration/test_kafka_producer.py::test_a_producer_that_nobody_closes_warns_and_ends_its_thread",
+        ),
+    ),
+    Entry(
+        "Your own code that failed",
+        "A callback, a partitioner, a serializer or an interceptor raised an exception.",
+        "Correct the code: the log has its Python traceback.",
+        places=(
+            "client/chunk_feeder.py:ChunkFeeder._append_rows",
+            "client/chunk_feeder.py:ChunkFeeder._partition",
+            "client/chunk_feeder.py:ChunkFeeder._choose_and_append",
+            "plugins/interceptors.py:ProducerInterceptors.on_send",
+            "plugins/loading.py:close_plugin",
+            "plugins/user_calls.py:_log",
+        ),
+        tests=(
+            "unit/client/test_slow_partitioner.py::test_rows_that_fail_are_logged_with_neither_lock_nor_turn",
+            "unit/client/test_user_code_raises.py::test_what_a_callback_of_a_row_raises_is_logged_and_ends_nothing",
+            "unit/plugins/test_interceptors.py::test_one_that_raises_or_gives_no_record_is_logged_and_skipped",
+        ),
+    ),
+    Entry(
+        "A stream listener that is not added or removed",
+        "The server of Spark Connect could not be reached.",
+        "Add or remove the listener again.",
+        places=(
+            "spark/driver/listener_bus.py:ListenerBus.append",
+            "spark/driver/listener_bus.py:ListenerBus.remove",
+        ),
+        tests=(
+            "unit/spark/driver/test_listener_bus.py::test_a_server_that_cannot_be_reached_is_a_warning",
+        ),
+    ),
+    Entry(
+        "Records that were deleted before TopicReader read them",
+        "The topic keeps its records for a shorter time than the reader needs.",
+        "Read sooner, or raise `retention.ms` of the topic.",
+        places=("consumer/reading.py:Reading.reset",),
+        tests=(
+            "integration/test_topic_reader.py::test_records_that_were_deleted_are_an_error_or_for_earliest_a_warning",
+        ),
+    ),
+)
+
+_PASSED_ON: Final = "it passes a message on"
+# Places that tell something, by the beginning of the place, and why they are in no entry.
+UNLISTED: Final[Mapping[str, str]] = {
+    "client/chunk_feeder.py:_log_error": _PASSED_ON,
+    "client/io_thread.py:ProducerThread._act": _PASSED_ON,
+    "client/io_thread.py:ProducerThread._run": "a bug",
+    "logs.py:": _PASSED_ON,
+    "network/client.py:NetworkClient._handle": "the reason is the message of an error",
+    "recover.py:": "the output of a command",
+    "spark/committing/exactly_once_commit.py:commit_micro_batch": _PASSED_ON,
+    "spark/committing/exactly_once_commit.py:end_unused": _PASSED_ON,
+    "spark/committing/exactly_once_commit.py:_abort": _PASSED_ON,
+    "spark/committing/job_commit.py:_say_summary": _PASSED_ON,
+    "spark/driver/stream_listener.py:_print": "a micro-batch that was written, or its error",
+    "spark/options.py:_complain": "the message of an error, with unknownOptions=warn",
+    "spark/planning/run_plan.py:_warn": _PASSED_ON,
+}
