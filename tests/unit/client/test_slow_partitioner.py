@@ -484,8 +484,9 @@ def test_a_partitioner_that_sends_to_its_own_producer_is_refused_from_the_first_
         own.append(topic, pa.record_batch({"value": pa.array([], pa.string())}))
 
     def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
-        puts = [partial(put, own, topic) for put in (send, send_to_a_partition, append)]
-        for call in (*puts, append_nothing):
+        puts = (send, send_to_a_partition, append)
+        calls: list[Callable[[], None]] = [partial(put, own, topic) for put in puts]
+        for call in (*calls, append_nothing):
             with pytest.raises(IllegalStateException) as refusal:
                 call()
             refused.append(str(refusal.value))
