@@ -137,7 +137,7 @@ class TaskProducer(BaseProducer):
         of the records that were written to each partition in the transaction. Raise the error of a
         row that was not written, and IllegalStateException if the producer is in no transaction.
         """
-        self._caller.check_open()
+        self._caller.before_flush()
         joined = self._joined
         if joined is None:
             raise IllegalStateException("the producer has joined no transaction")

@@ -376,7 +376,6 @@ class ColumnProducer:
                 self._append_slice(each, call, owner, pending, lingers_since)
                 start, pending = end, PendingAppend()
                 progress.appended = first_row + end
-                lingers_since = None  # the rows of later slices had to wait for memory
                 # Each slice may wait for memory for another max.block.ms, as if it were a call of
                 # its own.
                 call = self._caller.column_call()

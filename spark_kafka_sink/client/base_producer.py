@@ -255,6 +255,8 @@ class BaseProducer:
         check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
         check_monotonic_time("lingers_since", lingers_since)
+        if self._row_feeder is not None:
+            self._row_feeder.check_not_in_partitioner()
         self._columns.append(
             topic,
             record_batch,
@@ -289,12 +291,13 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise a delivery error of rows that were given
-        to `append` without `on_failure`. It is the first error since a call last raised one. Later
-        errors up to this call are not raised.
+        if the timeout passes first. After the wait, raise the error of a producer that has failed,
+        or a delivery error of rows that were given to `append` without `on_failure`. It is the
+        first delivery error since a call last raised one. Later errors up to this call are not
+        raised.
         """
         check_timeout(timeout)
-        self._caller.check_open()
+        self._caller.before_flush()
         self._caller.check_not_in_callback("flush")
         self._flush(timeout, time.monotonic())
         self._caller.before_call()

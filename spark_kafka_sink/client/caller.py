@@ -61,7 +61,7 @@ class Caller:
 
     def row_call(self) -> Call:
         """Return a `Call` for rows of `send`; the futures of the rows raise the delivery errors."""
-        return Call(self._deadline(), self.raise_if_closed)
+        return Call(self._deadline(), self.raise_if_over)
 
     def _deadline(self) -> float:
         """Return the deadline of a call.
@@ -92,10 +92,18 @@ class Caller:
         self.check_open()
         self.check_transaction()
 
+    def before_flush(self) -> None:
+        """Raise if the producer belongs to another process or is closed.
+
+        `flush` raises the error of a producer that has failed after its wait.
+        """
+        self.check_process()
+        self.raise_if_closed()
+
     def check_open(self) -> None:
         """Raise if the producer belongs to another process, is closed, or has failed."""
         self.check_process()
-        self.raise_if_closed()
+        self.raise_if_over()
 
     def check_process(self) -> None:
         """Raise in a forked child: it has no I/O thread, and locks may stay held forever."""
@@ -125,14 +133,18 @@ class Caller:
         error = None if self.is_closed else self._state.take_delivery_error()
         if error is not None:
             raise error
+        self.raise_if_over()
+
+    def raise_if_over(self) -> None:
+        """Raise if the producer accepts no more records, because it is closed or has failed."""
         self.raise_if_closed()
+        self._state.raise_if_fatal()
 
     def raise_if_closed(self) -> None:
-        """Raise if the producer accepts no more records."""
+        """Raise if the producer is closed."""
         if self.is_closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
-        self._state.raise_if_fatal()
 
     def check_transaction(self) -> None:
         """Raise if the producer is transactional and no transaction is open.

@@ -113,7 +113,6 @@ class ChunkFeeder:
         if self._partitioner is None:
             self._convert(chunk, queue)
             return
-        self.check_not_in_partitioner()
         if self._hand_over(chunk, queue):
             return
 
@@ -291,12 +290,23 @@ class ChunkFeeder:
         return self._partitioner is not None
 
     @property
+    def partitioning(self) -> Collection[int]:
+        """The threads that run the user's partitioner for rows of `send`; always the same object.
+
+        `RowProducer` looks at it for each row.
+        """
+        return self._threads.running
+
+    @property
     def is_in_partitioner(self) -> bool:
         """Whether the calling thread runs the user's partitioner for rows of `send`."""
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
-        """Raise IllegalStateException if the partitioner makes this call: it would never end."""
+        """Raise IllegalStateException if the user's partitioner makes a call that may wait for it.
+
+        `send` and `append` wait only if memory or a chunk is full, but are rejected always.
+        """
         if self.is_in_partitioner:
             message = (
                 "a partitioner has called its own producer, which would wait for the partitioner: "

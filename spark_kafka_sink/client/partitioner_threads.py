@@ -44,8 +44,8 @@ class PartitionerThreads:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._to_run: deque[_Queued] = deque()
-        # The threads that run a call now.
-        self._running: set[int] = set()
+        # The threads that run a call now; always the same object.
+        self.running: set[int] = set()
         # Whether the permanent thread runs, and whether it waits for a call and was not woken.
         self._one_stays = False
         self._is_idle = False
@@ -65,7 +65,7 @@ class PartitionerThreads:
     @property
     def is_current(self) -> bool:
         """Whether the calling thread is a partitioner thread, which runs the user's partitioner."""
-        return threading.get_ident() in self._running
+        return threading.get_ident() in self.running
 
     def run(self, call: Callable[[], None]) -> None:
         """Run `call` in a partitioner thread. Raise RuntimeError if no thread can be started.
@@ -86,7 +86,7 @@ class PartitionerThreads:
 
     def _count_threads(self) -> int:
         """Return the number of threads that run a call, or were started or woken for one."""
-        return len(self._running) + sum(each.has_thread for each in self._to_run)
+        return len(self.running) + sum(each.has_thread for each in self._to_run)
 
     def _find_threads(self) -> None:
         """Wake or start a thread for each call that has none; the caller holds the lock.
@@ -116,7 +116,7 @@ class PartitionerThreads:
         me = threading.get_ident()
         while True:
             with self._lock:
-                self._running.discard(me)
+                self.running.discard(me)
                 if stays:
                     self._is_idle = False
                 while not self._to_run:
@@ -125,7 +125,7 @@ class PartitionerThreads:
                     self._is_idle = True
                     self._changed.wait()
                     self._is_idle = False
-                self._running.add(me)
+                self.running.add(me)
                 call = self._to_run.popleft().call
             # User code is guarded where it is called, so an exception here is a bug.
             call_in_io_thread("call", call)

@@ -85,6 +85,7 @@ class RowProducer:
         self._value_serializer = None if by_value is None else by_value.serialize
         self._serializes = by_key is not None or by_value is not None
         self._interceptors = user_code.interceptors
+        self._partitioning = feeder.partitioning
         self._queues: dict[str, RowQueue] = {}
         # The queues that `send` may append to directly. They are only used if there are no
         # interceptors and no transactions, which need further steps.
@@ -109,6 +110,8 @@ class RowProducer:
         Nearly every row takes the path in this method, which costs 0.7 us for a row that has only a
         value. One more call or object would add a tenth to that, so the steps are written out here.
         """
+        if self._partitioning:
+            self._feeder.check_not_in_partitioner()
         try:
             queue = self._open_queues.get(topic)
         except TypeError:  # not hashable: `ProducerRecord` raises the error

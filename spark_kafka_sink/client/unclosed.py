@@ -1,7 +1,9 @@
 """Producers that were not closed before they are garbage-collected or the program ends.
 
 This module has the list of these producers, their time limit at the end of the program, and the
-message on stderr about lost records.
+message on stderr about lost records. `atexit` closes the producers of a program. A child process of
+`multiprocessing` may end without the functions of `atexit`, so a finalizer of `multiprocessing`
+closes its producers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import atexit
 import concurrent.futures.thread  # noqa: F401 - see _close_at_exit
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -26,6 +29,9 @@ AT_EXIT_S: Final = 5.0
 # How many seconds all other producers have for callbacks if Ctrl-C ends the wait for one of them.
 # `base_producer` reserves as many seconds for callbacks, so no time is left for deliveries.
 _AFTER_CTRL_C_S: Final = 1.0
+# In a child process of `multiprocessing`, the producers are closed after everything else that ends
+# with the process: its finalizers run in the order of their priorities, the highest first.
+_EXIT_PRIORITY: Final = -1000
 # Closes a producer within the given seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
@@ -44,6 +50,8 @@ def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
 # The key is the I/O thread, because after its producer was garbage-collected, the thread runs until
 # the records are delivered.
 _unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit, float]] = {}
+# The child process of `multiprocessing` in which the finalizer is registered.
+_pid_of_finalizer = 0
 
 
 def remember(
@@ -58,6 +66,63 @@ def remember(
         if not other.is_alive:
             _unclosed.pop(other, None)
     _unclosed[thread] = (name, state, close, delivery_timeout_s)
+    _close_in_child()
+
+
+def _close_in_child() -> None:
+    """Make sure that `multiprocessing` closes the producers, if this is one of its child processes.
+
+    Such a process has imported the modules that are needed here; other processes do not need them.
+    """
+    global _pid_of_finalizer  # noqa: PLW0603
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None:
+        return
+    if util.is_exiting() and threading.current_thread() is not threading.main_thread():
+        # The finalizers have run, but Python still waits for this thread.
+        _start_closer()
+    elif _pid_of_finalizer != os.getpid():
+        util.Finalize(None, _close_at_end_of_child, exitpriority=_EXIT_PRIORITY)
+        _pid_of_finalizer = os.getpid()
+
+
+def _close_at_end_of_child() -> None:
+    """Close the producers when all non-daemon threads have ended, as at the end of a program.
+
+    Before Python 3.13, `multiprocessing` runs its finalizers before it waits for these threads.
+    """
+    if _threads_to_wait_for():
+        _start_closer()
+    else:
+        _close_at_exit()
+
+
+class _Closer(threading.Thread):
+    """Closes the producers when all other non-daemon threads have ended."""
+
+    def __init__(self) -> None:
+        super().__init__(name="kafka-producers-at-exit", daemon=False)
+
+    def run(self) -> None:
+        while threads := _threads_to_wait_for():
+            for thread in threads:
+                thread.join()
+        _close_at_exit()
+
+
+def _start_closer() -> None:
+    if not any(isinstance(thread, _Closer) for thread in threading.enumerate()):
+        _Closer().start()
+
+
+def _threads_to_wait_for() -> list[threading.Thread]:
+    main = threading.main_thread()
+    return [
+        thread
+        for thread in threading.enumerate()
+        if not (thread.daemon or thread is main or isinstance(thread, _Closer))
+    ]
 
 
 def _close_at_exit() -> None:
@@ -75,8 +140,10 @@ def _close_at_exit() -> None:
     """
     started = time.monotonic()
     deadline = started + AT_EXIT_S
-    # In a forked child, no I/O thread is alive: the parent closes the parent's producers.
-    unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
+    # A child process of `multiprocessing` may call this twice, but each loss is printed once. In a
+    # forked child, the I/O threads of the parent's producers are not alive: the parent closes them.
+    taken = [(thread, _unclosed.pop(thread, None)) for thread in list(_unclosed)]
+    unclosed = [(thread, values) for thread, values in taken if values and thread.is_alive]
     for _, (_, state, _, _) in unclosed:
         state.hurry()
     interrupt: KeyboardInterrupt | None = None

@@ -79,7 +79,7 @@ KafkaProducer.flush                       .  c  c  p  .  .  .  f  x  x  .  .  . 
 KafkaProducer.init_transactions           .  c  c  t  t  t  t  f  x  x  -  -  -  -  -  -  -  -
 KafkaProducer.metrics                     .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 KafkaProducer.partitions_for              .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
-KafkaProducer.send                        .  .  .  .  .  .  .  f  x  x  .  r  r  e  .  .  .  .
+KafkaProducer.send                        .  .  .  p  .  .  .  f  x  x  .  r  r  e  .  .  .  .
 KafkaProducer.send_offsets_to_transaction .  c  c  .  .  .  .  f  x  x  .  r  .  .  .  .  t  .
 KafkaProducer.spread_evenly               .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
 KafkaProducer.__enter__                   .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .

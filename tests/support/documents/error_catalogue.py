@@ -545,7 +545,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            "A callback or a partitioner called a method that waits for the thread in which the "
+            "A callback or a partitioner called a method that may wait for the thread in which the "
             "callback or the partitioner runs.",
             "Make the call in another thread, after the callback has returned.",
             places=(
@@ -556,6 +556,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/client/test_user_code_raises.py::test_a_call_that_waits_for_brokers_is_refused_inside_a_callback",
                 "unit/client/test_rows_at_the_end.py::test_a_partitioner_that_flushes_the_producer_that_asks_it_fails_its_rows",
+                "unit/client/test_slow_partitioner.py::test_a_partitioner_that_sends_to_its_own_producer_is_refused_from_the_first_row_on",
             ),
         ),
     ),

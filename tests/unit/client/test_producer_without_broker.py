@@ -243,6 +243,18 @@ def test_what_was_sent_row_by_row_is_as_old_as_its_rows() -> None:
     assert batch.created_at <= sent_at
 
 
+@pytest.mark.parametrize("waited_s", [1, A_LONG_TIME_MS])
+def test_the_rows_of_all_slices_have_lingered_since_their_arrow_batch_came(waited_s: int) -> None:
+    rows = pa.record_batch({"value": [bytes(1000)] * 80})
+    with producing([1], buffer_memory=100_000, batch_size=1000) as producer:
+        begun_at = time.monotonic()
+        producer.append(TOPIC, rows, lingers_since=begun_at - waited_s)
+        created = {batch.created_at for batch in producer._state.accumulator.incomplete}
+        counted_s = min(waited_s, A_LONG_TIME_MS / 1000)  # not more than linger.ms
+        took_s = time.monotonic() - begun_at if counted_s < waited_s else 0
+    assert all(0 <= at - (begun_at - counted_s) <= took_s for at in created)
+
+
 @pytest.mark.parametrize(
     ("limit", "config"),
     [

@@ -1,6 +1,7 @@
 """The end of a program reports lost rows of producers that were not closed.
 
-No broker can be reached. `integration/test_program_end.py` tests the ends that lose nothing.
+So does the end of a child process of `multiprocessing`, however it was started. No broker can be
+reached. `integration/test_program_end.py` tests the ends that lose nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ def send(producer):
     producer.send(TOPIC, b"in a batch")
     producer._feeder.drain()
     producer.send(TOPIC, b"in no batch yet")
+
+def run_child(method, text):
+    import multiprocessing, sys
+    child = multiprocessing.get_context(method).Process(target=exec, args=(text, {}), name="child")
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
 """
 LOST = "2 record(s) (t: 2)"
 NOT_CLOSED = "KafkaProducer mine was not closed before the program ended: "
@@ -215,20 +223,120 @@ PROGRAMS = {
 }
 
 
+def in_child(method: str, text: str) -> str:
+    """Return a program that runs a program in a child process, and ends with its exit code."""
+    return f"run_child({method!r}, {BEGIN + text!r})"
+
+
+# How child processes are started. Before Python 3.13, only the last runs the functions of `atexit`.
+METHODS = ("fork", "forkserver", "spawn")
+# The main thread counts as ended when the main function of a child process has returned. Before
+# Python 3.13, the finalizers of `multiprocessing` have run then.
+WHEN_OVER = "threading.main_thread().join()"
+
+CHILDREN = {
+    **{
+        f"a child by {method}": Program(
+            in_child(method, "import sys; producer = made(); send(producer); sys.exit(3)"),
+            3,
+            [f"{NOT_CLOSED}{LOST} were not delivered; TimeoutException: 1 batch(es)"],
+        )
+        for method in METHODS
+    },
+    # It runs both the finalizer and the function of `atexit`. Its I/O thread is alive both times.
+    "garbage in a child": Program(
+        in_child("spawn", "limit(0.3, 0); send(made())"), 0, [f"{NOT_CLOSED}{LOST}"]
+    ),
+    "two in a child": Program(
+        in_child("fork", "one, two = made('one'), made('two'); send(one); send(two)"),
+        0,
+        [f"KafkaProducer {name} was not closed" for name in ("one", "two")],
+    ),
+    "closed in a child": Program(
+        in_child("fork", "producer = made(); send(producer); producer.close(0)"), 0, []
+    ),
+    "a child of a child": Program(
+        in_child(
+            "fork",
+            "producer = made('outer')\n" + in_child("fork", "producer = made(); send(producer)"),
+        ),
+        0,
+        [f"{NOT_CLOSED}{LOST}"],
+    ),
+    **{
+        f"a thread that outlives the main function of a child by {method}": Program(
+            in_child(
+                method,
+                "producer = made()\n"
+                f"threading.Thread(target=lambda: ({WHEN_OVER}, send(producer))).start()",
+            ),
+            0,
+            [f"{NOT_CLOSED}{LOST}"],
+        )
+        for method in METHODS
+    },
+    "a producer that such a thread makes": Program(
+        in_child(
+            "fork",
+            "kept = []\n"
+            "def work():\n"
+            f"    {WHEN_OVER}\n"
+            "    kept.append(made())\n"
+            "    send(kept[0])\n"
+            "threading.Thread(target=work).start()",
+        ),
+        0,
+        [f"{NOT_CLOSED}{LOST}"],
+    ),
+    # Its idle threads end only when Python waits for them.
+    "a pool of threads in a child": Program(
+        in_child(
+            "fork",
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "producer, pool = made(), ThreadPoolExecutor(2)\n"
+            "pool.submit(send, producer).result()",
+        ),
+        0,
+        [f"{NOT_CLOSED}{LOST}"],
+    ),
+}
+
+
+def ends_of(programs: dict[str, Program]) -> dict[str, ProgramEnd]:
+    """Run programs, and return their ends."""
+    return program_ends(BEGIN, {name: program.text for name, program in programs.items()})
+
+
+def check(program: Program, end: ProgramEnd) -> None:
+    """Check the exit code of a program, and the beginnings of the lines on its stderr."""
+    assert end.code == program.code, end.stderr
+    lines = [line for line in end.stderr.splitlines() if not line.startswith(" ")]
+    assert len(lines) == len(program.printed), end.stderr
+    for line, printed in zip(lines, program.printed, strict=True):
+        assert line.startswith(printed)
+
+
 @pytest.fixture(scope="module")
 def ends() -> dict[str, ProgramEnd]:
     """Return the ends of the programs."""
-    texts = {name: program.text for name, program in PROGRAMS.items()}
-    return program_ends(BEGIN, texts)
+    return ends_of(PROGRAMS)
+
+
+@pytest.fixture(scope="module")
+def ends_of_children() -> dict[str, ProgramEnd]:
+    """Return the ends of the programs that run a child process."""
+    return ends_of(CHILDREN)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays(
     name: str, ends: dict[str, ProgramEnd]
 ) -> None:
-    code, stderr = ends[name]
-    assert code == PROGRAMS[name].code, stderr
-    lines = [line for line in stderr.splitlines() if not line.startswith(" ")]
-    assert len(lines) == len(PROGRAMS[name].printed), stderr
-    for line, printed in zip(lines, PROGRAMS[name].printed, strict=True):
-        assert line.startswith(printed)
+    check(PROGRAMS[name], ends[name])
+
+
+@pytest.mark.parametrize("name", CHILDREN)
+def test_what_the_end_of_a_child_of_multiprocessing_loses_is_told_like_a_program_s(
+    name: str, ends_of_children: dict[str, ProgramEnd]
+) -> None:
+    check(CHILDREN[name], ends_of_children[name])

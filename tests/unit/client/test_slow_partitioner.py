@@ -473,6 +473,40 @@ def test_a_partitioner_that_waits_for_the_producer_that_asks_it_is_refused() -> 
     assert all("would wait for the partitioner" in each for each in refused)
 
 
+@pytest.mark.parametrize("topic", [TOPIC, OTHER, "unknown"])
+def test_a_partitioner_that_sends_to_its_own_producer_is_refused_from_the_first_row_on(
+    topic: str,
+) -> None:
+    """The call would wait if memory or a chunk were full. Another producer accepts the rows."""
+    refused: list[str] = []
+
+    def append_nothing() -> None:
+        own.append(topic, pa.record_batch({"value": pa.array([], pa.string())}))
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        puts = (send, send_to_a_partition, append)
+        calls: list[Callable[[], None]] = [partial(put, own, topic) for put in puts]
+        for call in (*calls, append_nothing):
+            with pytest.raises(IllegalStateException) as refusal:
+                call()
+            refused.append(str(refusal.value))
+        send(other, OTHER)
+        return [0] * batch.num_rows
+
+    with (
+        producing(None, max_block_ms=A_LONG_TIME_MS) as other,
+        producing(partitioner, max_block_ms=A_LONG_TIME_MS) as own,
+    ):
+        send(own, OTHER)
+        send(own, TOPIC)
+        with flushing(own):
+            wait_for(own, lambda: rows_in_batches(own) == {TOPIC: 1, OTHER: 1})
+        other._feeder.drain()
+        assert rows_in_batches(other) == {OTHER: 2}
+    assert len(refused) == 8
+    assert all("a partitioner has called its own producer" in each for each in refused)
+
+
 def test_rows_that_no_thread_can_be_started_for_are_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
