@@ -68,7 +68,7 @@ def test_what_is_secured_by_half_or_twice_is_refused() -> None:
         ({"ssl.keystore.key": "MARKER"}, r"ssl\.keystore\.key is set without"),
         (
             {"ssl.truststore.location": "/a", "ssl.truststore.certificates": "b"},
-            r"ssl\.truststore\.location is set, and",
+            r"ssl\.truststore\.location and options with its contents are both set",
         ),
         ({"security.protocol": "SSL", "sasl.password": "MARKER"}, r"sasl\.password has no effect"),
         (

@@ -87,7 +87,7 @@ def test_parts_of_a_batch_that_may_have_been_written_get_no_other_number() -> No
     assert sent == [(0, 0), (0, 1)]
     _, *parts = producer.done()
     assert [type(part.error) for part in parts] == [OutOfOrderSequenceException] * 2
-    assert all("may have been written before" in str(part.error) for part in parts)
+    assert all("may have been written although" in str(part.error) for part in parts)
     # Later rows are sent with a new epoch.
     producer.append(0, [b"later"])
     (later,) = producer.poll()
@@ -109,7 +109,7 @@ def test_a_batch_that_was_never_sent_is_in_doubt_only_if_an_earlier_attempt_was_
     sent_again = [batches(request)[0].record_count for request in producer.poll()]
     if may_be_written:
         failed, *_ = [batch.error for batch in producer.done() if batch.error is not None]
-        assert "may have been written before" in str(failed)
+        assert "may have been written although" in str(failed)
     else:
         assert sent_again == [1]
         assert [batch.state for batch in producer.done()] == [BatchState.SPLIT]
@@ -166,4 +166,4 @@ def test_a_part_whose_own_answer_was_lost_is_in_doubt_whatever_became_of_the_oth
         requests = producer.poll()
     failed = [batch.error for batch in producer.done() if batch.state is BatchState.FAILED]
     assert [type(error) for error in failed] == [OutOfOrderSequenceException] * 2
-    assert all("may have been written before" in str(error) for error in failed)
+    assert all("may have been written although" in str(error) for error in failed)
