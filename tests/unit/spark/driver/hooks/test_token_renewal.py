@@ -177,6 +177,7 @@ def test_write_batch_renews_the_token_without_register(renewals: Renewals) -> No
 
     write_batch(Frame(job), 3, GIVEN)  # type: ignore[arg-type] # a fake
     renewals.wait_for("forget")
+    assert renewals.calls.empty()
 
 
 @pytest.mark.usefixtures("no_checks")
