@@ -11,6 +11,7 @@ import os
 import time
 import weakref
 from concurrent.futures import Future
+from threading import get_ident
 from typing import Any, Final
 
 from spark_kafka_sink.client.caller import Caller
@@ -110,7 +111,7 @@ class RowProducer:
         Nearly every row takes the path in this method, which costs 0.7 us for a row that has only a
         value. One more call or object would add a tenth to that, so the steps are written out here.
         """
-        if self._partitioning:
+        if self._partitioning and get_ident() in self._partitioning:
             self._feeder.check_not_in_partitioner()
         try:
             queue = self._open_queues.get(topic)

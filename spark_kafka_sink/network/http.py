@@ -206,7 +206,7 @@ def send(
         response = cast("HTTPResponse | None", _opener(url, deadline, context).open(request))
         if response is None:
             raise HttpException(
-                "the proxy set in the environment has a scheme other than http: expected "
+                "the proxy set in the environment has no scheme, or one other than http: expected "
                 "http://HOST:PORT"
             )
         with closing(response):

@@ -23,6 +23,8 @@ _INITIAL_NODES_FAILURES: Final = 2
 _INITIAL_NODES_S: Final = 15.0
 # The time without any response after which a warning lists the failing nodes.
 _NO_RESPONSE_S: Final = 5.0
+# For how long a poll after a back-off may be late.
+_POLL_DELAY_S: Final = 0.5
 _MAX_LISTED: Final = 10
 
 
@@ -155,7 +157,7 @@ class NodeStates:
         not read yet. While nothing is needed, no warning is due. connect_to, is_any_needed: as in
         `next_deadline`.
         """
-        longest_pause_s = _NO_RESPONSE_S + self._retry_backoff_max_s
+        longest_pause_s = self._retry_backoff_max_s + _POLL_DELAY_S
         if self._unneeded_since is not None and now >= self._unneeded_since + longest_pause_s:
             self._silent_since = None
         needed = self._needed(now, connect_to)

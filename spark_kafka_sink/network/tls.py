@@ -162,14 +162,15 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
     # OpenSSL reads the certificates of a folder only during handshakes.
     filled = [each for each in folders if _has_certificates(each)]
     for each in filled:
-        context.load_verify_locations(capath=each)
+        with suppress(ssl.SSLError):  # then OpenSSL cannot use the folder
+            context.load_verify_locations(capath=each)
     if filled or not why:
         return
     if any(not _why_not_loaded(context, each) for each in SYSTEM_FILES):
         return
-    with suppress(ImportError):
-        if not _why_not_loaded(context, importlib.import_module("certifi").where()):
-            return
+    certifi = _certifi_file()
+    if certifi is not None and not _why_not_loaded(context, certifi):
+        return
     raise ConfigException(
         "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
@@ -184,7 +185,15 @@ def _openssl_places() -> tuple[str, list[str], bool]:
     default = ssl.get_default_verify_paths()
     file = os.environ.get(_FILE_VARIABLE)
     folders = os.environ.get(_FOLDERS_VARIABLE) or default.openssl_capath
-    return file or default.openssl_cafile, folders.split(os.pathsep), bool(file)
+    named = [folder for folder in folders.split(os.pathsep) if folder]
+    return file or default.openssl_cafile, named, bool(file)
+
+
+def _certifi_file() -> str | None:
+    """Return the file of the package certifi, None if there is none."""
+    with suppress(ImportError, AttributeError):
+        return str(importlib.import_module("certifi").where())
+    return None
 
 
 def _why_not_loaded(context: ssl.SSLContext, path: str) -> str:
@@ -211,10 +220,10 @@ def _has_certificates(folder: str) -> bool:
 def _system_versions() -> tuple[object, ...]:
     """Return a value that changes when the system's certificates, or their places, change."""
     file, folders, is_named = _openssl_places()
-    found = [_version(each) for each in (file, *folders, *SYSTEM_FILES)]
-    with suppress(ImportError):
-        found.append(_version(importlib.import_module("certifi").where()))
-    return is_named, *found
+    found = [_version(each) for each in (file, *SYSTEM_FILES)]
+    if not any(len(each) > 1 for each in found) and (certifi := _certifi_file()) is not None:
+        found.append(_version(certifi))
+    return is_named, *found, *(_version(each) for each in folders)
 
 
 def _version(path: str) -> tuple[object, ...]:
