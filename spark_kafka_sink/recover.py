@@ -315,7 +315,7 @@ class _Command:
             return self._failed(found, outcome)
         _print_lines(_state(outcome, self._asked.log.topic))
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            is_known = Fate.UNKNOWN not in outcome.fates
+            is_known = Fate.UNKNOWN not in outcome.fates and found.reading.newer_format is None
             _print_lines([_NOTHING_LOST if is_known else _NOT_ACCEPTED])
             return _FINE if is_known else _AT_RISK
         record = found.reading.record

@@ -249,7 +249,7 @@ class CommitClient:
                     self._brokers.forget_leader(partition)
                     self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
                     attempts += 1
-                return self._complete(question(partition), deadline)
+                result = self._complete(question(partition), deadline)
             except NoReplyError as error:
                 last_error, self._last_problem = error, error.reason
                 if not error_code(error.code).retriable:
@@ -262,6 +262,9 @@ class CommitClient:
                 limit = Option("max.block.ms", self._config.max_block_ms)
                 message = f"{limit} has passed; the last error was: {last_error.reason}"
                 raise TimeoutException(message, topic=topic, partition=number) from last_error
+            else:
+                self._last_problem = ""
+                return result
 
     def _complete(self, steps: Steps[T], deadline: float, limit: Option | None = None) -> T:
         """Resume a generator until it returns. Raise TimeoutException at the deadline.

@@ -239,8 +239,9 @@ class NodeState:
         """Return a description of what the node is waiting for, empty for a short wait."""
         waited = now - self.last_attempt
         connection = self.connection
-        if connection is None and self.awaits_login_since is not None:
-            awaited = now - self.awaits_login_since
+        since = self.awaits_login_since  # another thread may set it
+        if connection is None and since is not None:
+            awaited = now - since
             return (
                 f"no ticket or token after {awaited:.0f} s" if awaited >= _MIN_CONNECTING_S else ""
             )

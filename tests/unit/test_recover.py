@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,15 +126,24 @@ def test_the_right_that_is_named_covers_the_transactional_ids_of_the_tasks(
 
 
 @pytest.mark.parametrize(
-    ("fates", "exit_code", "said"),
+    ("fates", "newer_format", "exit_code", "said"),
     [
         (
             (Fate.COMMITTED, Fate.COMMITTED),
+            None,
             0,
             "no rows of the last run are lost: there is nothing to accept",
         ),
         (
             (Fate.COMMITTED, Fate.UNKNOWN),
+            None,
+            1,
+            "nothing is accepted, because it is not known whether rows of the last run are lost; "
+            "run this command again when the errors above no longer occur",
+        ),
+        (
+            (),
+            "its record has the format 3",
             1,
             "nothing is accepted, because it is not known whether rows of the last run are lost; "
             "run this command again when the errors above no longer occur",
@@ -144,10 +154,12 @@ def test_nothing_is_accepted_where_no_rows_are_known_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     fates: tuple[Fate, ...],
+    newer_format: str | None,
     exit_code: int,
     said: str,
 ) -> None:
-    found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
+    reading = replace(NOTHING, newer_format=newer_format)
+    found = FoundOwner(checked_owner("team", "app", "t"), reading, ())
     failures = tuple(
         Failure(FailureKind.NO_ANSWER, "no broker has answered")
         for fate in fates

@@ -85,8 +85,9 @@ def receiver() -> Iterator[OtlpReceiver]:
 def run(script: str, *arguments: str, **environment: str) -> str:
     """Run a script in a process of its own, and return what it prints."""
     command = [sys.executable, "-c", script, *arguments]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # for the modules of the tests
     found = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False
+        command, env=os.environ | path | environment, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
     assert "Traceback" not in found.stderr, found.stderr
