@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -466,14 +466,16 @@ def producer_config(
     *,
     defaults: Mapping[str, Any] | None = None,
     lenient: bool = False,
+    of_caller: Collection[str] = (),
 ) -> ProducerConfig:
     """Check options, and return the configuration. Raise ConfigException if one is invalid.
 
     options: values by Java option name; a value may be a string. defaults: values to use instead of
-    the Java client's defaults. lenient: ignore unknown names with a warning.
+    the Java client's defaults. lenient: ignore unknown names with a warning. of_caller: as in
+    `check_names`.
     """
     check_options(options)
-    without_effect = check_names(options, lenient=lenient)
+    without_effect = check_names(options, lenient=lenient, of_caller=of_caller)
     known = {each.encode_name for each in option_fields()} - without_effect
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
@@ -552,10 +554,14 @@ def check_options(options: object) -> Mapping[str, object]:
     return options
 
 
-def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
+def check_names(
+    options: Mapping[str, Any], *, lenient: bool = False, of_caller: Collection[str] = ()
+) -> frozenset[str]:
     """Check option names. Return the options that have no effect with the security.protocol.
 
-    Raise ConfigException for an unknown name, or log a warning if `lenient` is set.
+    of_caller: options that the caller reads itself and does not pass, such as key.serializer; a
+    message may suggest them. Raise ConfigException for an unknown name, or log a warning if
+    `lenient` is set.
     """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
@@ -567,7 +573,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
         elif name in OFF_ONLY:
             _check_off(name, options[name])
         elif name not in known:
-            message = _unknown(name)
+            message = _unknown(name, of_caller)
             if not lenient or name in NOT_YET or name in REFUSED or name in OTHER_CLIENTS:
                 raise ConfigException(message)
             warn_once(logger, message)
@@ -754,12 +760,14 @@ def _check_off(name: str, value: Any) -> None:
         raise ConfigException(message)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, of_caller: Collection[str]) -> str:
     if (reason := refusal(name)) is not None:
         return reason
     if (reason := of_other_client(name)) is not None:
         return f"{Option(name)} {reason}"
     close = nearest(name, java_names())
+    if close and close not in of_caller and (reason := refusal(close)) is not None:
+        return f"{Option(name)} is not an option of the Kafka producer, and {reason}"
     hint = f"; did you mean {Option(close)}?" if close else ""
     return f"{Option(name)} is not an option of the Kafka producer{hint}"
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.model import (
     checked_brokers,
 )
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
-from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
+from spark_kafka_sink.plugins.user_code import CODE_OPTIONS, UserCode, without_user_code
 
 
 class KafkaProducer(BaseProducer):
@@ -80,7 +80,7 @@ class KafkaProducer(BaseProducer):
         else:
             check_options(configs)
             given = dict(configs)
-            config = producer_config(without_user_code(given))
+            config = producer_config(without_user_code(given), of_caller=CODE_OPTIONS)
         self._user_code = UserCode(
             given,
             key_serializer=key_serializer,

@@ -26,11 +26,13 @@ from spark_kafka_sink.plugins.serializers import LoadedSerializer, load_serializ
 
 KEY_SERIALIZER = "key.serializer"
 VALUE_SERIALIZER = "value.serializer"
+# The options whose values are always user code.
+CODE_OPTIONS = frozenset({KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS})
 
 
 def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration without the options whose values are user code."""
-    named = {KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS}
+    named = set(CODE_OPTIONS)
     if names_own_partitioner(given.get(PARTITIONER_CLASS)):
         named.add(PARTITIONER_CLASS)
     return {name: value for name, value in given.items() if name not in named}

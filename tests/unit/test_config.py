@@ -448,6 +448,28 @@ def test_each_option_of_librdkafka_s_producers_is_known() -> None:
     assert not OTHER_CLIENTS.keys() & java_names()
 
 
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [
+        ("bootstrap.resolve.timeout.s", "bootstrap.resolve.timeout.ms"),
+        ("sasl.login.clas", "sasl.login.class"),
+        ("security.provides", "security.providers"),
+        *((name[:-2] + name[-1], name) for name in sorted({*NOT_YET, *REFUSED})),
+    ],
+)
+def test_what_is_not_offered_is_never_suggested(
+    written: str, nearest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigException) as refused:
+        producer_config(ADDRESS | {nearest: "x"})
+    message = f"{written} is not an option of the Kafka producer, and {refused.value}"
+    with pytest.raises(ConfigException) as found:
+        producer_config(ADDRESS | {written: "x"})
+    assert str(found.value) == message
+    assert producer_config(ADDRESS | {written: "x"}, lenient=True) == producer_config(ADDRESS)
+    assert [record.getMessage() for record in caplog.records] == [message]
+
+
 @pytest.mark.parametrize("name", sorted(OFF_ONLY))
 def test_what_can_only_be_off_may_be_off(name: str) -> None:
     assert producer_config(ADDRESS | {name: "False"}) == producer_config(ADDRESS)

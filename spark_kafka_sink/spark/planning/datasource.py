@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 # The options by which the streams of an application differ, in lower case.
-_OF_STREAM: Final = (WRITE_ID_OPTION, "checkpointlocation", "topic", "txnappid")
+_OF_STREAM: Final = (WRITE_ID_OPTION, "checkpointlocation", "queryname", "topic", "txnappid")
 
 
 class KafkaDataSource(DataSource):

@@ -6,7 +6,8 @@ such a process after it was idle for a minute. The files contain no secret: a fi
 digest of the settings by which its schemas were chosen.
 
 Several batch jobs with equal settings may be planned at the same time, each by two processes. So
-the newest schemas are kept, with the ids of their writes.
+the newest schemas are kept, with the ids of their writes. If two processes keep a schema at the
+same moment, the file may lose one of the two, and then the registry is asked once more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class KeptSchema:
         return ttl_s < 0 or 0 <= now - self.at < ttl_s
 
 
-# By digest; for each digest by write id, and the newest schema is the last one.
+# By digest; for each digest by write id. The schema that was kept last is the last one.
 _kept: Final[CheckCache[str, Mapping[str, KeptSchema]]] = CheckCache()
 # More than the jobs with equal settings that one application plans at the same time.
 _MOST_WRITES: Final = 30
@@ -67,7 +68,8 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
     the registry again.
     """
     with _lock:
-        every = {**_stored(asked), **(_kept.get(asked) or {})}
+        every = _newest_by_write([*_stored(asked).values(), *(_kept.get(asked) or {}).values()])
+        # It is the last one even if the clock was set back.
         every.pop(kept.write_id, None)
         every[kept.write_id] = kept
         newest = {each: every[each] for each in list(every)[-_MOST_WRITES:]}
@@ -84,7 +86,7 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
 def newest_schema(asked: str) -> KeptSchema | None:
     """Return the newest schema that a process of this driver has kept, None if there is none."""
     found = [list(each.values())[-1] for each in (_kept.get(asked), _stored(asked)) if each]
-    return max(found, key=lambda each: each.at, default=None)
+    return max(found, key=_asked_at, default=None)
 
 
 def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
@@ -94,7 +96,22 @@ def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
     """
     if not write_id:
         return None
-    return (_kept.get(asked) or {}).get(write_id) or _stored(asked).get(write_id)
+    of_both = ((_kept.get(asked) or {}).get(write_id), _stored(asked).get(write_id))
+    found = [each for each in of_both if each is not None]
+    return max(found, key=_asked_at, default=None)
+
+
+def _newest_by_write(every: Iterable[KeptSchema]) -> dict[str, KeptSchema]:
+    """Return the newest schema of each write by write id, in the order of their times."""
+    found: dict[str, KeptSchema] = {}
+    for each in sorted(every, key=_asked_at):
+        found.pop(each.write_id, None)
+        found[each.write_id] = each
+    return found
+
+
+def _asked_at(kept: KeptSchema) -> float:
+    return kept.at
 
 
 def _parts(kept: KeptSchema) -> list[object]:

@@ -4,8 +4,9 @@ Streams and write_batch plan every micro-batch. They ask for the latest version 
 only after latest.cache.ttl.sec. For a schema that an option sets they ask once, because its id does
 not change. If the registry does not respond, if the driver cannot connect to it, for example
 because a file with a secret cannot be read, or if its newest schema does not fit the rows, a stream
-goes on with the schema that it has, and logs a warning. Each batch job asks once, even if two
-processes plan it, and other jobs are planned at the same time.
+goes on with the schema that it has, and logs a warning. A batch job asks once, even if two
+processes plan it, and other jobs are planned at the same time. It may ask a second time if two
+processes keep a schema at the same moment.
 """
 
 from __future__ import annotations

@@ -137,6 +137,22 @@ def test_a_producer_that_cannot_be_made_closes_what_it_had(
     assert bench.closed == closed
 
 
+@pytest.mark.parametrize(
+    ("written", "nearest"),
+    [
+        ("key.serialiser", "key.serializer"),
+        ("value.serialiser", "value.serializer"),
+        ("interceptor.class", "interceptor.classes"),
+    ],
+)
+def test_a_misspelt_option_for_user_code_is_answered_with_the_right_one(
+    written: str, nearest: str
+) -> None:
+    said = f"^{written} is not an option of the Kafka producer; did you mean {nearest}\\?$"
+    with pytest.raises(ConfigException, match=said):
+        KafkaProducer({"bootstrap.servers": NOBODY, written: str})
+
+
 def _open_files() -> Counter[str]:
     """Count the open sockets and selectors; a thread of another test may open plain files."""
     found: Counter[str] = Counter()

@@ -116,7 +116,7 @@ def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpRe
     assert complete.duration_ns > written.duration_ns, "a job lasts from its plan to its commit"
 
 
-# Spark plans, runs and aborts micro-batches: two streams at once, of which no task reports.
+# Spark plans, runs and aborts micro-batches: several streams at once, of which no task reports.
 STREAMS = """
 import os, pickle, sys
 from pathlib import Path
@@ -132,13 +132,15 @@ def broken():
     raise ValueError("a broken source")
     yield
 
-def planned(checkpoint):
+def planned(**own):
     source = datasource.KafkaDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t",
-        "openTelemetry": "true", "checkpointLocation": checkpoint, "quiet": "true"})
+        "openTelemetry": "true", "quiet": "true", **own})
     writer = source.streamWriter(SCHEMA, overwrite=True)
     return pickle.loads(pickle.dumps(source)), pickle.loads(pickle.dumps(writer))
 
-streams = [planned("a"), planned("a"), planned("b")][1:]  # the first stream was restarted
+# The first stream was restarted.
+given = [{"checkpointLocation": each} for each in "aab"] + [{"queryName": each} for each in "ab"]
+streams = [planned(**each) for each in given][1:]
 for _, writer in streams:
     try:
         writer.write(broken())
@@ -157,7 +159,7 @@ def test_a_micro_batch_of_which_no_task_has_reported_is_the_parent_of_its_tasks(
     where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
     assert run(STREAMS, str(tmp_path), **where) == "ended"
     jobs, tasks = receiver.named("pykafka write"), receiver.named("pykafka task")
-    assert len(jobs) == 2
+    assert len(jobs) == 4
     assert [(job.trace_id, job.span_id) for job in jobs] == [(t.trace_id, t.parent) for t in tasks]
     assert all(job.duration_ns > task.duration_ns for job, task in zip(jobs, tasks, strict=True))
     assert all(span.is_error for span in jobs + tasks)
