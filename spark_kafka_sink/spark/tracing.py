@@ -145,15 +145,18 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
     provider.force_flush(_FLUSH_MS)
 
 
-def keep_trace(folder: Path, stream: object, job: JobTrace) -> None:
+def keep_trace(folder: Path, stream: object, job: JobTrace | None) -> None:
     """Keep the span of a stream's micro-batch in the driver's folder, for its commit or its abort.
 
     The commit messages of tasks contain the span, too. But Spark may abort a micro-batch without
-    any commit message. The span is kept until the next micro-batch of the stream is planned.
-    stream: what identifies the stream, with the same repr in each process.
+    any commit message. The span is kept until the next micro-batch of the stream is planned, even
+    if that has none. stream: what identifies the stream, with the same repr in each process.
     """
     path = folder / _file_of(stream)
     with suppress(OSError):  # then the micro-batch may end with another span
+        if job is None:
+            path.unlink(missing_ok=True)
+            return
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         partial.write_text(json.dumps(astuple(job)), "utf-8")
         partial.replace(path)

@@ -209,7 +209,7 @@ class KafkaDataSource(DataSource):
             kept = kept_trace(folder, stream)
             return _traced(options) if kept is None else replace(options, trace=kept)
         options = _traced(options)
-        if options.trace is not None and folder is not None:
+        if folder is not None:
             keep_trace(folder, stream, options.trace)
         return options
 

@@ -409,3 +409,12 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
 
 def test_who_does_not_ask_for_traces_imports_nothing_of_them() -> None:
     assert run(LOADED) == "[]"
+
+
+def test_the_span_of_a_micro_batch_is_not_that_of_the_next_one(tmp_path: Path) -> None:
+    kept = JobTrace(PARENT, "", 1, "t")
+    tracing.keep_trace(tmp_path, "stream", kept)
+    assert tracing.kept_trace(tmp_path, "stream") == kept
+    tracing.keep_trace(tmp_path, "stream", None)
+    assert tracing.kept_trace(tmp_path, "stream") is None
+    tracing.keep_trace(tmp_path, "stream", None)
