@@ -376,6 +376,15 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     return tuple([_checked_header(header) for header in headers])
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode a text. Text in JSON may have lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _valid_unicode(text: str) -> str:
     """Return `text` with U+FFFD in place of each lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -50,10 +50,7 @@ MOST_BYTES: Final = 1 << 20
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
-_HINT_OF_ENDPOINT: Final = (
-    "set ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
-    "certificate of its CA, unless the system trusts that CA"
-)
+_TRUST_ITS_CA: Final = "trust the certificate of its CA"
 # The message of http.client if a proxy refuses CONNECT. The rest of the message is the proxy's.
 _PROXY_REFUSAL: Final = re.compile(r"Tunnel connection failed: (\d{3})\b")
 
@@ -172,13 +169,11 @@ def post(
     headers: Mapping[str, str],
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
+    certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
-    """Send a form by POST and return the response, with any status.
-
-    context: the TLS context for ``https``. Raise HttpException if there is no complete response in
-    time.
-    """
-    return send("POST", url, urlencode(form).encode(), headers, limits, context)
+    """Send a form by POST and return the response, with any status; see `send`."""
+    body = urlencode(form).encode()
+    return send("POST", url, body, headers, limits, context, certificate_hint)
 
 
 def send(
@@ -188,7 +183,7 @@ def send(
     headers: Mapping[str, str],
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
-    certificate_hint: str = _HINT_OF_ENDPOINT,
+    certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
     """Send a request and return the response, with any status.
 

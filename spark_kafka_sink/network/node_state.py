@@ -22,11 +22,6 @@ from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
-# The likely causes if a peer does not answer ApiVersions: without TLS, and after a TLS handshake.
-_NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
-_NO_CERTIFICATE: Final = (
-    "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
-)
 _ADVERTISED: Final = "advertised.listeners"
 # `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
 # `_MIN_UNANSWERED_S`: so is a request that waits longer for its response.
@@ -418,4 +413,9 @@ def _where_in_login(connection: Connection) -> str:
 
 def _no_versions(connection: Connection) -> str:
     """Return the likely cause if a peer does not answer ApiVersions."""
-    return _NO_CERTIFICATE if connection.has_tls else _NO_BROKER
+    if not connection.has_tls:
+        return "it may expect TLS, or may not be a Kafka broker"
+    return (
+        f"it may require a client certificate ({Option('ssl.keystore.*')}), or may not be a Kafka "
+        "broker"
+    )

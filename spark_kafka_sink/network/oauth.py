@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -85,7 +86,6 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]
 EXTENSION: Final = "extension_"
 """How the names of the extensions begin in JAAS."""
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
-_IN_JAAS_TEXT: Final = "sasl.jaas.config: ".__add__
 # The TLS options whose values messages show.
 _SHOWN_OF_TLS: Final = ("ssl_truststore_location", "ssl_keystore_location", "ssl_cipher_suites")
 _TIMEOUT_MS: Final = 10_000
@@ -287,7 +287,8 @@ class OAuth:
         self._check_user(_user(settings, form))
         limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
         try:
-            answer = post(settings.url or "", form, headers, limits, self._tls_context(settings))
+            context = self._tls_context(settings)
+            answer = post(settings.url or "", form, headers, limits, context, _certificate_hint())
         except HttpException as error:
             raise TokenException(str(error), is_final=error.is_refused) from None
         return token_of_answer(
@@ -305,7 +306,8 @@ class OAuth:
             return None
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
-        return client_context(settings.tls).context
+        with _named_in_jaas():
+            return client_context(settings.tls).context
 
     def _form(self, settings: OAuthSettings) -> tuple[dict[str, str], dict[str, str]]:
         """Return the form and the headers of a token request.
@@ -468,7 +470,7 @@ class OAuth:
         if self._values.is_reference(text):
             return self._tls_of_reference(text.strip())
         config = _endpoint_config(parse_jaas(text).options if text else {})
-        with name_options(_IN_JAAS_TEXT):
+        with _named_in_jaas():
             return tls_settings(config, self._values)
 
     def _tls_of_reference(self, reference: str) -> TlsSettings:
@@ -491,7 +493,7 @@ class OAuth:
             )
         shown = {name: reference for name in _SHOWN_OF_TLS if getattr(config, name)}
         config = msgspec.structs.replace(config, **shown)
-        with name_options(_IN_JAAS_TEXT):
+        with _named_in_jaas():
             return tls_settings(config, _GivenValues(config, options))
 
     def _retriever(self, written: str) -> str:
@@ -637,13 +639,27 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
     return window, backoff
 
 
+def _named_in_jaas() -> AbstractContextManager[None]:
+    """Show options in error messages of a block as options inside the JAAS text."""
+    return name_options(f"{Option('sasl.jaas.config')}: ".__add__)
+
+
+def _certificate_hint() -> str:
+    """Return what to do if the certificate of the endpoint is refused."""
+    return (
+        "set ssl.truststore.location or ssl.truststore.certificates inside "
+        f"{Option('sasl.jaas.config')} to the certificate of its CA, unless the system trusts that "
+        "CA"
+    )
+
+
 def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
     """Return a configuration with the ``ssl.*`` options of JAAS, whose references are unresolved.
 
     Raise ConfigException if an option is invalid.
     """
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
-    with name_options(_IN_JAAS_TEXT):
+    with _named_in_jaas():
         return producer_config(
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
         )

@@ -75,9 +75,9 @@ def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSui
     old = [_known(name, written) for name in names if name not in TLS_1_3_SUITES]
     if new and {*new} != {*TLS_1_3_SUITES}:
         raise ConfigException(
-            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot enable only some of the "
-            f"suites of TLS 1.3: list all of them ({', '.join(TLS_1_3_SUITES)}), or list none of "
-            "them and use TLS 1.2"
+            f"{Option('ssl.cipher.suites')} has {', '.join(new)}, but Python cannot enable only "
+            f"some of the suites of TLS 1.3: list all of them ({', '.join(TLS_1_3_SUITES)}), or "
+            "list none of them and use TLS 1.2"
         )
     versions = [("TLSv1.2", bool(old) or not names), ("TLSv1.3", bool(new) or not names)]
     return CipherSuites(
@@ -90,8 +90,8 @@ def _known(name: str, written: str | None) -> str:
     if found is None:
         suite = shown_value(name) if written is None else f"a suite of {shown_value(written)}"
         raise ConfigException(
-            f"ssl.cipher.suites has {suite}, which is unknown: expected a suite of TLS 1.2 "
-            "with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+            f"{Option('ssl.cipher.suites')} has {suite}, which is unknown: expected a suite of "
+            "TLS 1.2 with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
     return found
 
@@ -126,8 +126,8 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
     if not protocols:
         raise ConfigException(
-            "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
-            "in common"
+            f"{Option('ssl.protocol')}, {Option('ssl.enabled.protocols')} and "
+            f"{Option('ssl.cipher.suites')} have no version of TLS in common"
         )
     stores = _Stores(values)
     key, key_origin = stores.text(
@@ -145,8 +145,8 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
         key=key,
         chain=values.text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain),
         key_password=values.text("ssl.key.password", config.ssl_key_password),
-        truststore_origin=trusted_origin or "ssl.truststore.certificates",
-        key_origin=key_origin or "ssl.keystore.key",
+        truststore_origin=trusted_origin or str(Option("ssl.truststore.certificates")),
+        key_origin=key_origin or str(Option("ssl.keystore.key")),
         protocols=frozenset(protocols),
         ciphers=suites.openssl,
         checks_host=config.ssl_endpoint_identification_algorithm == "https",

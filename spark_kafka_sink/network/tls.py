@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 from spark_kafka_sink.auth.pem import certificate_subject, certificates, private_key
-from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, Option, SslAuthenticationException
 from spark_kafka_sink.logs import shown_value, without_path
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -45,9 +45,6 @@ _FOLDERS_VARIABLE: Final = "SSL_CERT_DIR"
 # The hash of a certificate's subject, and a number.
 _HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _MAX_CONTEXTS: Final = 16
-
-_TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
-_KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,8 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
         raise ConfigException(
-            f"ssl.cipher.suites has no suite that this machine's OpenSSL supports: {ciphers}"
+            f"{Option('ssl.cipher.suites')} has no suite that this machine's OpenSSL supports: "
+            f"{ciphers}"
         ) from None
 
 
@@ -157,7 +155,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         raise ConfigException(
             f"no certificate can be loaded from the file {shown_value(file)} that the environment "
             f"variable {_FILE_VARIABLE} names ({why}): correct or unset the variable, or set "
-            f"{_TRUSTSTORE}"
+            f"{Option('ssl.truststore.location')} or {Option('ssl.truststore.certificates')}"
         )
     # OpenSSL reads the certificates of a folder only during handshakes.
     filled = [each for each in folders if _has_certificates(each)]
@@ -173,7 +171,8 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         return
     raise ConfigException(
         "Python finds no trusted certificates on this machine: set "
-        f"{_TRUSTSTORE}, or install the package certifi"
+        f"{Option('ssl.truststore.location')} or {Option('ssl.truststore.certificates')}, or "
+        "install the package certifi"
     )
 
 
@@ -245,9 +244,9 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
     if settings.chain is None:
         chain = certificates(key_text, origin)
     else:
-        chain = certificates(settings.chain, "ssl.keystore.certificate.chain")
+        chain = certificates(settings.chain, str(Option("ssl.keystore.certificate.chain")))
     if key.is_encrypted and settings.key_password is None:
-        raise ConfigException(f"the key of {origin} is encrypted: set ssl.key.password")
+        raise ConfigException(f"the key of {origin} is encrypted: set {Option('ssl.key.password')}")
     password = settings.key_password
 
     def given() -> str:
@@ -265,7 +264,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
                 "client's certificate"
             )
         elif key.is_encrypted:
-            why = f"ssl.key.password does not decrypt the key ({why})"
+            why = f"{Option('ssl.key.password')} does not decrypt the key ({why})"
     else:
         return certificate_subject(chain[0].data)
     raise ConfigException(f"{origin} cannot be used: {why}")
@@ -435,8 +434,8 @@ class TlsLayer:
             return self._alert_advice(alert[1])
         if reason in _NOT_TLS:
             return (
-                "what the broker sent is not TLS: compare the port and security.protocol with the "
-                "broker's listeners"
+                "what the broker sent is not TLS: compare the port and "
+                f"{Option('security.protocol')} with the broker's listeners"
             )
         if reason in _NO_COMMON_SUITE:
             return _nothing_in_common(reason)
@@ -447,16 +446,23 @@ class TlsLayer:
         if alert in _CERTIFICATE_ALERTS and self._has_certificate:
             return (
                 f"{said}it rejects the client's certificate, which has expired, is not valid yet, "
-                "or is of a CA that the broker does not trust; see ssl.keystore.*"
+                f"or is of a CA that the broker does not trust; see {Option('ssl.keystore.*')}"
             )
         if alert in _CERTIFICATE_ALERTS:
-            return f"{said}it requires a client certificate: set {_KEYSTORE}"
+            return (
+                f"{said}it requires a client certificate: set {Option('ssl.keystore.location')}, "
+                f"or {Option('ssl.keystore.key')} and {Option('ssl.keystore.certificate.chain')}"
+            )
         if alert not in _COMMON_ALERTS:
             return f"{said}check the broker's log"
         asked = (
             ""
             if self._has_certificate
-            else (f", or the broker requires a client certificate: set {_KEYSTORE}")
+            else (
+                ", or the broker requires a client certificate: set "
+                f"{Option('ssl.keystore.location')}, or {Option('ssl.keystore.key')} and "
+                f"{Option('ssl.keystore.certificate.chain')}"
+            )
         )
         return f"{said}{_nothing_in_common(alert)}{asked}"
 
@@ -513,14 +519,16 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     said = f"the broker's certificate is not accepted ({words}): "
     if code in _UNKNOWN_ISSUER:
         return (
-            f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if the "
-            "truststore has that certificate, the broker probably does not send the intermediate "
-            "certificates: add those to the truststore"
+            f"{said}set {Option('ssl.truststore.location')} or "
+            f"{Option('ssl.truststore.certificates')} to the certificate of the CA that signed it; "
+            "if the truststore has that certificate, the broker probably does not send the "
+            "intermediate certificates: add those to the truststore"
         )
     if code in _SELF_SIGNED:
         return (
-            f"{said}set {_TRUSTSTORE} to the certificate of the broker's CA, or to the broker's "
-            "own; if it is already set, its certificate may belong to another CA"
+            f"{said}set {Option('ssl.truststore.location')} or "
+            f"{Option('ssl.truststore.certificates')} to the certificate of the broker's CA, or to "
+            "the broker's own; if it is already set, its certificate may belong to another CA"
         )
     if code == _EXPIRED:
         return (
@@ -532,15 +540,18 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     if code in _WRONG_NAME:
         return (
             f"{said}the host name {host!r} comes from the broker's advertised.listeners or from "
-            "bootstrap.servers; the certificate must have it among its subject alternative names"
+            f"{Option('bootstrap.servers')}; the certificate must have it among its subject "
+            "alternative names"
         )
-    return f"{said}see {_TRUSTSTORE}"
+    return (
+        f"{said}see {Option('ssl.truststore.location')} or {Option('ssl.truststore.certificates')}"
+    )
 
 
 def _nothing_in_common(reason: str) -> str:
     return (
         f"client and broker share no protocol or cipher suite ({_words(reason)}): see "
-        "ssl.enabled.protocols and ssl.cipher.suites"
+        f"{Option('ssl.enabled.protocols')} and {Option('ssl.cipher.suites')}"
     )
 
 

@@ -40,6 +40,7 @@ from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.ssl_options import tls_settings
 from spark_kafka_sink.schema_registry.schema_registry_client import (
+    CERTIFICATE_HINT,
     RegistryUrl,
     SchemaRegistryClient,
 )
@@ -95,7 +96,8 @@ class _Connection:
         listed = _BETWEEN_URLS.split(self._given[URL_OPTION])
         self._given_urls = [each.strip() for each in listed if each.strip()]
         self._urls = [self._url(each) for each in self._given_urls]
-        self._context = self._tls_context()
+        is_secured = any(is_encrypted(url.address) for url in self._urls)
+        self._context = self._tls_context() if is_secured else None
 
     def client(self) -> SchemaRegistryClient:
         """Return the client."""
@@ -151,9 +153,7 @@ class _Connection:
         may_have_user = "@" in self._given[URL_OPTION] or _has_no_port(given)
         return _scheme_of(given) if may_have_user else _without_query(given)
 
-    def _tls_context(self) -> ssl.SSLContext | None:
-        if not any(is_encrypted(url.address) for url in self._urls):
-            return None
+    def _tls_context(self) -> ssl.SSLContext:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
         options = {
@@ -361,13 +361,11 @@ class _Connection:
         form = by_secret(self._text(_SCOPE))
         context = self._context
         if is_encrypted(url) and context is None:
-            from spark_kafka_sink.network.tls import TlsSettings, client_context  # noqa: PLC0415 - imports ssl
-
-            context = client_context(TlsSettings()).context
+            context = self._tls_context()
 
         def fetch() -> str:
             try:
-                answer = post(url, form, authorization, _ENDPOINT_LIMITS, context)
+                answer = post(url, form, authorization, _ENDPOINT_LIMITS, context, CERTIFICATE_HINT)
             except HttpException as error:
                 raise TokenException(str(error), is_final=error.is_refused) from None
             return token_of_answer(

@@ -51,7 +51,7 @@ _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _LARGEST_ID: Final = 2**31 - 1
 _MOST_REFERENCED: Final = 100
-_CERTIFICATE_HINT: Final = (
+CERTIFICATE_HINT: Final = (
     "set schema.registry.ssl.truststore.location or schema.registry.ssl.truststore.certificates to "
     "the certificate of its CA, unless the system trusts that CA"
 )
@@ -283,7 +283,7 @@ class SchemaRegistryClient:
                 at = each.address.rstrip("/") + path
                 # Fetching a token may have taken time, too.
                 limits = _within(self._limits, max(0.0, end - self._clock()))
-                answer = send(method, at, body, headers, limits, context, _CERTIFICATE_HINT)
+                answer = send(method, at, body, headers, limits, context, CERTIFICATE_HINT)
             except HttpException as error:
                 reason, is_final = str(error), error.is_refused
             except TokenException as error:

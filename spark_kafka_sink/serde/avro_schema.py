@@ -2,8 +2,8 @@
 
 If a schema breaks a rule, the message of the DataException has the place in the schema. A logical
 type that is unknown or invalid, such as a decimal with more decimal places than digits, is ignored,
-as the specification demands. The parts of a namespace may have any characters, such as a hyphen,
-as in Avro for Java.
+as the specification demands. The parts of a namespace may have any characters that UTF-8 can
+encode, such as a hyphen, as in Avro for Java.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.model import is_utf8
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -326,6 +327,8 @@ def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
     if not isinstance(namespace, str):
         raise _wrong(f"{place}: namespace", _shown(namespace), "names with dots between them")
     full = _qualified(name, namespace)
+    if not is_utf8(full):
+        raise _wrong(f"{place}: full name", _shown(full), "no half of a surrogate pair")
     last = full.rpartition(".")[2]
     if not is_name(last):
         raise _wrong(f"{place}: name", _shown(last), NAME_RULE)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import is_utf8
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ _BOM: Final = "\ufeff"
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
 _CONVERTED: Final = "pykafka.converted"
-# The types whose text is always JSON, if to_kafka has converted a column. The text of a float or a
-# double may be NaN.
+# The types whose text is always JSON, if to_kafka has converted a column. All rows of void are null
+# and stay null. The text of a float or a double may be NaN.
 _JSON_AS_TEXT: Final = (
     *("boolean", "tinyint", "smallint", "int", "bigint", "decimal"),
-    *("struct", "array", "map", "variant"),
+    *("struct", "array", "map", "variant", "void"),
 )
 _JSON_FIELD, _NUMBER_FIELD = "json", "type"
 _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
@@ -151,8 +152,10 @@ def _reference(found: object) -> SchemaReference | None:
         return None
     name, subject, version = found["name"], found["subject"], found["version"]
     is_version = isinstance(version, int) and not isinstance(version, bool) and version > 0
-    has_names = isinstance(name, str) and isinstance(subject, str) and name and subject
-    return SchemaReference(name, subject, version) if is_version and has_names else None
+    if not isinstance(name, str) or not isinstance(subject, str) or not is_version:
+        return None
+    are_names = all(each and is_utf8(each) for each in (name, subject))
+    return SchemaReference(name, subject, version) if are_names else None
 
 
 def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def test_each_warning_that_the_code_logs_or_prints_is_in_the_catalogue() -> None
         "the trace of a write could not be exported",
         "a trace is not exported",
         "the write of … is not aborted now",
+        "another attempt follows in … s",
     ],
 )
 def test_what_a_user_reads_on_stderr_is_on_the_page(words: str) -> None:

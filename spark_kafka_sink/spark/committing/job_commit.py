@@ -155,8 +155,8 @@ def publish(
 
     quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. trace:
     the span of the job, which ends here. The report of a batch job replaces the file. For a stream,
-    a line is appended for each micro-batch. The rows are in Kafka already, so a failure to write
-    the report is printed on stderr and does not fail the job.
+    a line is appended for each micro-batch. The job has ended, with or without success. A failure
+    to write the report does not change that, and is printed on stderr.
     """
     if not quiet and not report.is_empty:
         _say_summary(report)
@@ -166,7 +166,7 @@ def publish(
         end_job(trace, report)
     try:
         remember(report.to_json())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job has ended
         say(f"pykafka: last_reports will not return this report: {error}")
     if path is None:
         return
@@ -176,7 +176,7 @@ def publish(
         else:
             with open_to_append(path) as lines:
                 append_report(lines, report.to_json())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job has ended
         shown = masked(str(path))
         why = without_path(error)
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")

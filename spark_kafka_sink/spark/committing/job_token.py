@@ -32,7 +32,7 @@ from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
 
-# The rows are in Kafka already, so the job should not wait long for its token to be expired.
+# The work of the job is done, so it should not wait long for its token to be expired.
 _MAX_BLOCK_MS: Final = 10_000
 _PAUSE_S: Final = 0.1
 
@@ -95,7 +95,7 @@ class JobToken:
         try:
             kept = msgspec.json.decode(content, type=_Kept, dec_hook=lambda kind, text: kind(text))
             _expire(kept)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job has ended
             self._say_failure(str(error))
 
     def _say_failure(self, why: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.model import is_utf8
 from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema, SchemaReference
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
@@ -123,7 +124,14 @@ def subject_of(
             f"{schema_format.how_to_name()}"
         )
         raise ConfigException(message)
-    return strategy.subject(topic or "", column, record or "")
+    subject = strategy.subject(topic or "", column, record or "")
+    if not is_utf8(subject):
+        # An Avro schema with such a name has been refused.
+        raise ConfigException(
+            f"the subject of column {column} would be {subject!r}, which has half of a surrogate "
+            f"pair: correct the title in {column}Schema, or set {column}Subject"
+        )
+    return subject
 
 
 def choose_schema(

@@ -31,7 +31,9 @@ _MAKERS: Final = {
     "_Misfit": 0,
 }  # fmt: skip
 # Functions that log or print a message, and the number of the argument that is the message.
-_WARNERS: Final = {"say": 0, "print": 0, "AbortResult": 0, "warn_once": 1, "warn_once_now": 1}
+_WARNERS: Final = {
+    "say": 0, "print": 0, "AbortResult": 0, "warn_once": 1, "warn_once_now": 1, "logger.log": 1,
+}  # fmt: skip
 # Calls that do the same with their first argument.
 _WARNING_METHODS: Final = {
     "logger": ("warning", "error", "exception", "critical"),
@@ -41,7 +43,7 @@ _WARNING_METHODS: Final = {
 }
 _DETAIL: Final = "…"
 # The details in a message of a logger.
-_FORMATTED: Final = re.compile("%[sdr]")
+_FORMATTED: Final = re.compile(r"%(?:\.\d+)?[sdrf]")
 _DETAILS: Final = re.compile(rf"[{_DETAIL}'\"]*{_DETAIL}[{_DETAIL}'\"]*")
 # Texts with fewer letters of their own say nothing to search for. Parts of messages need more.
 _FEWEST_LETTERS: Final = 5
@@ -184,12 +186,11 @@ _OfCall: TypeAlias = Callable[[ast.Call, dict[str, list[ast.Assign]]], _Made]
 def _warned(call: ast.Call, scope: dict[str, list[ast.Assign]]) -> _Made:
     """Return the kind and the messages of the warning that a call logs or prints."""
     function = call.func
-    if isinstance(function, ast.Attribute):
+    name = ast.unparse(function)
+    number = _WARNERS.get(name)
+    if number is None and isinstance(function, ast.Attribute):
         name = function.attr
         number = 0 if name in _WARNING_METHODS.get(ast.unparse(function.value), ()) else None
-    else:
-        name = ast.unparse(function)
-        number = _WARNERS.get(name)
     if number is None or len(call.args) <= number:
         return None
     texts = _texts(call.args[number], _before(call, scope))

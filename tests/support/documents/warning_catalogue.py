@@ -15,12 +15,14 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         "A report that could not be written",
         (
             "The file `reportPath` or its folder cannot be written on the driver, or the report "
-            "cannot be kept for `last_reports`. The rows are in Kafka."
+            "cannot be kept for `last_reports`."
         ),
         (
-            "Do not run the job again for the report: that would write the rows a second time. "
-            "Correct the path or its rights before the next run. Unless `quiet` is set, another "
-            "line on stderr has the number of rows."
+            "If the job succeeded, its rows are in Kafka: do not run it again for the report, "
+            "because that could write the rows a second time. If the job failed, this line does "
+            "not say which rows are in Kafka: read the error of the job. Correct the path or its "
+            "rights before the next run. Unless `quiet` is set, another line on stderr has the "
+            "number of rows."
         ),
         places=("spark/committing/job_commit.py:publish",),
         tests=(
@@ -176,7 +178,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         "A trace that is not exported",
         (
             "No exporter of OpenTelemetry is installed, it cannot start, or its receiver does not "
-            "take the spans. The rows are written all the same."
+            "take the spans. The write itself goes on without them."
         ),
         (
             "Install the package that the message names on the driver and on the executors, and "
@@ -241,19 +243,24 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "Brokers or a token server that do not answer yet",
-        "No broker has answered for some seconds, a broker refused a batch, or a login is slow.",
+        (
+            "No broker has answered for some seconds, a broker refused a batch, or a token server "
+            "is slow or gave no token."
+        ),
         (
             "Do nothing if the job goes on: the sink tries again within its time limits. "
             "Otherwise, check the address, the protocol and the error that the message names."
         ),
         places=(
             "network/client.py:NetworkClient._warn_of_no_response",
+            "network/login.py:TokenSource._fetch_one",
             "network/login.py:TokenSource._replace_slow_thread",
             "producer/completion.py:BatchCompletion._retry",
         ),
         tests=(
             "unit/network/test_client_trouble.py::test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds",
             "unit/network/test_token_source.py::test_a_call_that_does_not_return_is_made_again_in_another_thread",
+            "unit/network/test_token_source.py::test_while_a_refresh_fails_the_old_token_serves_until_it_ends",
             "unit/producer/test_sender_failures.py::test_the_first_retry_of_each_kind_is_a_warning",
         ),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import queue
+import re
 import socket
 import sys
 import threading
@@ -36,7 +37,7 @@ from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, name_options
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network import http, oauth, option_values
@@ -442,6 +443,22 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
         wrong = f'{MODULE} required ssl.truststore.location="/nowhere.pem";'
         with pytest.raises(ConfigException, match=r"sasl\.jaas\.config: ssl\.truststore\.location"):
             security(by_secret(server.url, sasl_jaas_config=wrong))
+
+
+def test_options_of_the_endpoint_s_tls_are_named_as_their_user_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority()
+    leaf = authority.leaf("localhost")
+    (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
+    (tmp_path / "ca.pem").write_text(authority.root.certificate)
+    with name_options("kafka.".__add__), TokenServer(KEY, tls=tmp_path / "server.pem") as server:
+        options = by_secret(server.url, ssl_truststore_location=str(tmp_path / "ca.pem"))
+        assert "inside kafka.sasl.jaas.config to the certificate of its CA" in refusal(options)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+        named = re.escape(" set kafka.sasl.jaas.config: ssl.truststore.location or ")
+        with pytest.raises(ConfigException, match=named):
+            security(options)
 
 
 def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(

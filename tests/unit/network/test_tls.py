@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import ssl
 import sys
@@ -28,7 +29,7 @@ from support.brokers.certificates import Authority, Certificate
 from support.brokers.key_updates import KeyUpdatingServer
 from support.brokers.tls_peers import Client, connected, served, server_context
 
-from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, SslAuthenticationException, name_options
 from spark_kafka_sink.network import tls
 from spark_kafka_sink.network.tls import (
     PIECE_BYTES,
@@ -839,6 +840,41 @@ def test_the_system_s_certificates_count_as_soon_as_they_are_replaced(
 def test_with_none_of_these_a_sentence_says_what_to_set(nowhere: Path) -> None:
     with pytest.raises(ConfigException, match=r"set ssl\.truststore\.location or .* certifi"):
         client_context(TlsSettings())
+
+
+BARE_NAME: Final = re.compile(r"(?<!kafka\.)\b(ssl\.[a-z]|security\.protocol|bootstrap\.servers)")
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["no certificates", "SSL_CERT_FILE"])
+def test_an_option_about_the_system_s_certificates_is_named_as_its_user_knows_it(
+    *, is_named: bool, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_named:
+        monkeypatch.setenv("SSL_CERT_FILE", str(nowhere / "none"))
+    for prefix in ("kafka.", "schema.registry."):
+        expected = f"{prefix}ssl.truststore.location or {prefix}ssl.truststore.certificates"
+        with (
+            name_options(prefix.__add__),
+            pytest.raises(ConfigException, match=f" set {re.escape(expected)}"),
+        ):
+            client_context(TlsSettings())
+
+
+@pytest.mark.parametrize("name", ["stranger", "self-signed", "elsewhere", "no suite", "no key"])
+def test_an_option_about_a_handshake_is_named_as_its_user_knows_it(
+    name: str, tmp_path: Path, made: Certificates, trusting: TlsSettings
+) -> None:
+    leaf = made.self_signed if name == "self-signed" else made.by_name.get(name, made.server)
+    clients = made.root if name == "no key" else None
+    context = server_context(tmp_path, leaf, clients=clients)
+    if name == "no suite":
+        context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        trusting = replace(trusting, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    with name_options("kafka.".__add__):
+        error, _ = _refusal(context, layer(trusting))
+    assert "kafka." in str(error)
+    assert not BARE_NAME.search(str(error))
 
 
 def test_a_context_is_as_strict_as_java_s(trusting: TlsSettings) -> None:

@@ -134,6 +134,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     client.wait()
     assert endpoint.source.token() is first
     assert endpoint.source.problem() == ""
+    assert "down; another attempt follows in " in caplog.text
     assert "the last token is still used" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None

@@ -192,6 +192,44 @@ def test_a_token_is_fetched_once_for_all_calls(server: RegistryServer) -> None:
         assert len(server.calls) == 2
 
 
+def test_the_tls_options_of_the_registry_are_for_the_endpoint_of_its_tokens_too(
+    server: RegistryServer, tmp_path: Path
+) -> None:
+    authority = Authority()
+    leaf = authority.leaf("localhost")
+    (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
+    (tmp_path / "ca.pem").write_text(authority.root.certificate)
+    with TokenServer(new_key(), tls=tmp_path / "server.pem") as issuer:
+        options = {
+            "bearer_auth_issuer_endpoint_url": issuer.url,
+            "bearer_auth_client_id": CLIENT_ID,
+            "bearer_auth_client_secret": CLIENT_SECRET,
+            "bearer_auth_credentials_source": "OAUTHBEARER",
+        }
+        with pytest.raises(RestClientException) as caught:
+            client_of(server.url, more=options).latest("t")
+        hint = "set schema.registry.ssl.truststore.location or schema.registry.ssl.truststore.cert"
+        assert hint in str(caught.value)
+        options["schema.registry.ssl.truststore.location"] = str(tmp_path / "ca.pem")
+        client = client_of(server.url, more=options)
+        assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
+
+
+@pytest.mark.parametrize("is_registry", [True, False], ids=["registry", "endpoint"])
+def test_an_ssl_cert_file_without_certificates_names_the_options_of_the_registry(
+    *, is_registry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    options = {
+        "bearer_auth_issuer_endpoint_url": "https://issuer.invalid/token",
+        "bearer_auth_client_id": CLIENT_ID,
+        "bearer_auth_client_secret": CLIENT_SECRET,
+        "bearer_auth_credentials_source": "OAUTHBEARER",
+    }
+    said = refusal("https://h") if is_registry else refusal("http://localhost", **options)
+    assert " set schema.registry.ssl.truststore.location or schema.registry.ssl.trust" in said
+
+
 def test_a_token_comes_from_where_tokens_for_the_brokers_come_from(
     server: RegistryServer, tmp_path: Path
 ) -> None:

@@ -391,6 +391,17 @@ def test_a_namespace_may_have_any_characters_as_in_java(namespace: str) -> None:
     assert str(full) == str(parsed)
 
 
+@pytest.mark.parametrize(
+    "names", [{"namespace": "\ud800"}, {"name": "\udfff.R"}], ids=["namespace", "name"]
+)
+def test_a_name_with_half_of_a_surrogate_pair_is_refused(names: dict[str, str]) -> None:
+    schema = json.dumps({**record(name="R"), **names})
+    for read in (schema_name, parse_schema):
+        with pytest.raises(DataException, match="expected no half of a surrogate pair") as refused:
+            read(schema)
+        str(refused.value).encode()
+
+
 def test_a_name_that_begins_with_a_dot_has_no_namespace_as_in_java() -> None:
     inside = record(named("fixed", ".Id", size=4), "Id", ".Id", name="R", namespace="com.a")
     parsed = parse_schema(json.dumps(inside))

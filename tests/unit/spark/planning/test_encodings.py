@@ -166,7 +166,8 @@ def test_a_text_that_to_kafka_has_made_is_json_only_for_some_types(column: str) 
 
     for kind in ("tinyint", "bigint", "boolean", "decimal(38,18)", "struct", "array", "variant"):
         check(kind)
-    for kind in ("date", "timestamp", "double", "void", "interval day to second", "time(6)"):
+    check("void")  # all rows are null
+    for kind in ("date", "timestamp", "double", "interval day to second", "time(6)"):
         with pytest.raises(ConfigException) as refused:
             check(kind)
         how = {"key": 'a struct as key and key_format="json_sr"', "value": 'value="json_sr"'}
@@ -217,6 +218,7 @@ BROKEN = [
     [{"name": "com.Id", "subject": "ids"}],
     *([{**REFERENCE, **each}] for each in ({"version": 0}, {"version": True}, {"version": "1"})),
     *([{**REFERENCE, **each}] for each in ({"name": ""}, {"subject": None}, {"more": 1})),
+    *([{**REFERENCE, **each}] for each in ({"name": "\ud800"}, {"subject": "\ud800"})),
 ]
 
 

@@ -188,6 +188,17 @@ def test_the_record_name_is_the_title(server: RegistryServer) -> None:
         asked(server, rows(), **by_name)
 
 
+def test_a_title_with_half_of_a_surrogate_pair_names_no_subject(server: RegistryServer) -> None:
+    options = {"valueSchema": '{"title": "\\ud800"}', "value_subject_name_strategy": "RECORD"}
+    with pytest.raises(ConfigException) as refused:
+        asked(server, rows(), **options)
+    assert str(refused.value) == (
+        r"the subject of column value would be '\ud800', which has half of a surrogate pair: "
+        "correct the title in valueSchema, or set valueSubject"
+    )
+    assert server.asked() == []
+
+
 KEY_FILES = [
     {"private_key": "hunter2"},
     {"type": "service_account", "private_key": "hunter2"},
