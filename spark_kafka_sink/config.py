@@ -823,9 +823,10 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 
 
 def reference_hint(value: str) -> str:
-    """Return the end of a message that references cannot be used here; empty if `value` has none.
+    """Return a hint that a reference cannot be used here; empty if `value` has no reference.
 
-    Kafka calls a reference (``${…}``) a config provider variable.
+    The hint is the end of an error message. Kafka calls a reference (``${…}``) a config provider
+    variable.
     """
     found = next(written_references(value), None)
     if found is None:

@@ -395,8 +395,8 @@ class ColumnProducer:
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
         """Make the transaction abortable, because `append` failed after some of the rows.
 
-        said: the text of the error. The I/O thread passes no text, because it holds the lock, and
-        the text of an error of a user's class comes from user code.
+        said: the text of the error. The I/O thread passes no text: the class of the error may be
+        the user's, and its code must not run while the I/O thread holds the lock.
         """
         if progress.failure is None:
             return

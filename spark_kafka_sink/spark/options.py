@@ -310,8 +310,8 @@ def _exactly_once(
     check_exactly_once(selected, producer, topic, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
-            "asyncProgressTrackingEnabled does not go with exactlyOnce: with it, a micro-batch "
-            "that Spark runs again may have other rows; remove asyncProgressTrackingEnabled"
+            "asyncProgressTrackingEnabled does not go with exactlyOnce: with this option, a "
+            "micro-batch that Spark runs again may have other rows; remove the option"
         )
         raise ConfigException(message)
     return selected

@@ -48,9 +48,9 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     again (at-least-once), unless exactlyOnce is set; over Spark Connect exactlyOnce also needs
     txnAppId. With exactlyOnce, a second save of one batch to the same topic needs another txnAppId.
     As in a stream, the cluster is checked only once in kafka.metadata.max.age.ms, and each report
-    is a line in the file reportPath. In a classic session errors are found before Spark computes
-    the rows, and in the function of foreachBatch a delegation token is renewed while tasks run.
-    Raise the exceptions of ``df.write``; Spark then ends the query.
+    is a line in the file reportPath. In a classic session, errors are found before Spark computes
+    the rows. There, in the function of foreachBatch, a delegation token is also renewed while tasks
+    run. Raise the exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
