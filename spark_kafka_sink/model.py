@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import (
@@ -297,10 +298,13 @@ def check_timeout(timeout: object) -> None:
         raise IllegalArgumentException(message)
 
 
-def check_monotonic_time(what: str, time_s: object) -> None:
-    """Raise IllegalArgumentException unless `time_s` is None or a result of `time.monotonic`."""
-    if time_s is not None and not math.isfinite(_seconds(what, time_s)):
-        raise _invalid(what, time_s, "a time of time.monotonic(), or None")
+def check_monotonic_time(what: str, time_s: object, now: float) -> None:
+    """Raise IllegalArgumentException unless `time_s` is None, or `now` or an earlier time.
+
+    now: the result of `time.monotonic`. A time of another clock may be in the future.
+    """
+    if time_s is not None and not -math.inf < _seconds(what, time_s) <= now:
+        raise _invalid(what, time_s, "an earlier result of time.monotonic(), or None")
 
 
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
@@ -311,7 +315,8 @@ def checked_brokers(brokers: object) -> tuple[Node, ...]:
 
 def _seconds(what: str, seconds: object) -> float:
     if isinstance(seconds, Real) and not isinstance(seconds, bool):
-        return float(seconds)
+        with suppress(OverflowError):
+            return float(seconds)
     raise _invalid(what, seconds, "seconds as a number, or None")
 
 

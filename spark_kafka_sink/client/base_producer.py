@@ -254,7 +254,7 @@ class BaseProducer:
         """
         check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
-        check_monotonic_time("lingers_since", lingers_since)
+        check_monotonic_time("lingers_since", lingers_since, time.monotonic())
         if self._row_feeder is not None:
             self._row_feeder.check_not_in_partitioner()
         self._columns.append(

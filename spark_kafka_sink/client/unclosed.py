@@ -18,6 +18,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
@@ -147,6 +148,7 @@ def _close_at_exit() -> None:
     for _, (_, state, _, _) in unclosed:
         state.hurry()
     interrupt: KeyboardInterrupt | None = None
+    failure: Exception | None = None
     for thread, (name, _, ref, delivery_timeout_s) in unclosed:
         own_deadline = min(deadline, started + delivery_timeout_s)
         close, limit_s = ref(), max(own_deadline - time.monotonic(), 0)
@@ -159,8 +161,11 @@ def _close_at_exit() -> None:
             # The other producers deliver no more, but their lost records are printed, too.
             deadline = min(deadline, time.monotonic() + _AFTER_CTRL_C_S)
             interrupt = error
-    if interrupt is not None:
-        raise interrupt
+        except Exception as error:  # noqa: BLE001 - raised below, after the other producers
+            failure = failure or error
+    last = interrupt or failure
+    if last is not None:
+        raise last
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
@@ -169,7 +174,9 @@ def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
         said = [f"{records_by_topic(records)} were not delivered", *said]
     if said and sys.stderr is not None:
         message = f"{name} was not closed before the program ended: {'; '.join(said)}"
-        print(message, file=sys.stderr, flush=True)  # noqa: T201 - loggers may write elsewhere
+        # A stderr that cannot be written to must not keep other producers from being closed.
+        with suppress(OSError, ValueError, AttributeError):
+            print(message, file=sys.stderr, flush=True)  # noqa: T201 - loggers may write elsewhere
 
 
 atexit.register(_close_at_exit)

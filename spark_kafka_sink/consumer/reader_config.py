@@ -17,6 +17,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.config import (
     NonNegative,
+    Positive,
     ProducerConfig,
     check_options,
     integer,
@@ -68,7 +69,7 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     client: ProducerConfig
     buffer_memory: BufferBytes = field(name="buffer.memory", default=67_108_864)
-    default_api_timeout_ms: NonNegative = field(name="default.api.timeout.ms", default=60_000)
+    default_api_timeout_ms: Positive = field(name="default.api.timeout.ms", default=60_000)
     fetch_max_bytes: FetchBytes = field(name="fetch.max.bytes", default=52_428_800)
     fetch_max_wait_ms: NonNegative = field(name="fetch.max.wait.ms", default=500)
     fetch_min_bytes: NonNegative = field(name="fetch.min.bytes", default=1)

@@ -269,7 +269,7 @@ def _time_out_of_range(columns: SinkColumns, row: int) -> str:
     seconds = columns.by_name["timestamp"][row].cast(pa.int64()).as_py()
     return (
         f"Invalid timestamp: {seconds} s. In milliseconds it does not fit into 64 bits: expected "
-        f"at most {_MOST_SECONDS} s."
+        f"0 to {_MOST_SECONDS} s."
     )
 
 

@@ -92,9 +92,9 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
 NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
 NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
 NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
-NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan")]
+NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan"), 10**400]
 # As of `concurrent.futures`: the rest of a caller's time limit may be negative.
-NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan")]
+NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan"), 10**400]
 NO_FUNCTIONS: Final = [5, "print", [print]]
 NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
 NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], ["kv"]]
@@ -129,7 +129,10 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
     "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
     "KafkaProducer.append(built_in_partitioner)": [None, 1, "yes"],
-    "KafkaProducer.append(lingers_since)": ["1", True, b"1", float("nan"), float("inf"), [1.0]],
+    "KafkaProducer.append(lingers_since)": [
+        *("1", True, b"1", float("nan"), float("inf"), [1.0], 10**400),
+        time.time(),  # of another clock
+    ],
     "KafkaProducer.spread_evenly(start)": [None, *NO_NUMBERS],
     "TaskProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
     "TaskProducer.limit_messages(max_message_bytes)": [

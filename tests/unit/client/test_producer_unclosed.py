@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 
 import pytest
 from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.unclosed import say_lost
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
 
 TIMEOUT_S = 60
@@ -72,3 +74,41 @@ def test_its_thread_ends_also_where_warnings_are_errors() -> None:
     )
     assert done.stdout == "ended\n", done.stderr
     assert "unclosed KafkaProducer" in done.stderr
+
+
+def test_at_the_end_of_a_program_no_failure_keeps_the_other_producers_open() -> None:
+    script = (
+        "import os, sys\n"
+        "from spark_kafka_sink import KafkaProducer\n"
+        f"made = [KafkaProducer({{'bootstrap.servers': '{NOBODY}', 'delivery.timeout.ms': 300,\n"
+        "    'linger.ms': 0, 'request.timeout.ms': 200, 'max.block.ms': 200,\n"
+        "    'client.id': each}) for each in ('one', 'two')]\n"
+        "def close(name, close_at_exit):\n"
+        "    def closing(limit_s):\n"
+        "        print('closing', name, flush=True)\n"
+        "        if name == 'one':\n"
+        "            raise ValueError('a fault')\n"
+        "        close_at_exit(limit_s)\n"
+        "    return closing\n"
+        "from spark_kafka_sink.client import unclosed\n"
+        "for thread, (name, state, ref, limit_s) in list(unclosed._unclosed.items()):\n"
+        "    closing = close(name[-3:], ref())\n"
+        "    unclosed._unclosed[thread] = name, state, lambda each=closing: each, limit_s\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == ["closing one", "closing two"], done.stderr
+    assert "ValueError: a fault" in done.stderr
+
+
+def test_a_loss_that_cannot_be_printed_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def write(self, text: str) -> int:
+            written.append(text)
+            raise BrokenPipeError
+
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Broken())
+    say_lost("producer", Counter(t=1), [])
+    assert written

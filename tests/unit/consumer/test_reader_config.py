@@ -85,3 +85,8 @@ def test_options_come_as_strings_or_values() -> None:
 def test_what_cannot_be_used_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigException, match=message):
         reader_config(options)
+
+
+def test_a_reader_that_may_not_wait_at_all_is_refused() -> None:
+    with pytest.raises(ConfigException, match=r"default\.api\.timeout\.ms is 0: expected"):
+        reader_config(ADDRESS | {"default.api.timeout.ms": 0})
