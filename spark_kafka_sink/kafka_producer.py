@@ -113,6 +113,7 @@ class KafkaProducer(BaseProducer):
             self._transactions = ProducerTransactions(
                 state, thread, state.transactions, config.max_block_ms, feeder.drain, feeder.drop
             )
+            thread.attach(self._transactions)
         return feeder
 
     def _close_rows(self) -> None:

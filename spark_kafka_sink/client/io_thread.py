@@ -33,6 +33,7 @@ waits forever for a thread that has ended.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -76,6 +77,17 @@ class Feeder(Protocol):
         """Fail the rows that have not been appended yet; called without the lock."""
 
 
+class UnownedTransaction(Protocol):
+    """The transaction that may be open when its producer is garbage-collected."""
+
+    def end_unowned(self) -> float | None:
+        """Abort the transaction step by step; return the time limit, None if that is over."""
+
+    @property
+    def unowned_outcome(self) -> str:
+        """What became of the transaction; empty if no transaction was open."""
+
+
 class ProducerThread:
     """The I/O thread of a producer, its network client and its loop; it runs after `start`.
 
@@ -94,6 +106,7 @@ class ProducerThread:
         self._client = client
         self._build = build
         self._feeder: Feeder | None = None
+        self._transaction: UnownedTransaction | None = None
         self._known_nodes: tuple[Mapping[int, Node], int] = ({}, 0)
         self._name = f"kafka-producer-network-thread | {client_id}"
         self._thread = self._make_thread(self._run)
@@ -115,6 +128,10 @@ class ProducerThread:
             # If the thread was started nevertheless, it ends by itself and closes the client.
             self._is_started = self._thread.is_alive()
             raise
+
+    def attach(self, transaction: UnownedTransaction) -> None:
+        """Let the thread abort the transaction if the producer is garbage-collected."""
+        self._transaction = transaction
 
     def _start_last_calls(self) -> None:
         """Start a thread that makes the callbacks that are left when this thread ends."""
@@ -146,6 +163,11 @@ class ProducerThread:
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or not acknowledged yet, by topic."""
         return self._waiting_rows() + self._state.lost()
+
+    @property
+    def unowned_outcome(self) -> str:
+        """What became of the transaction that a garbage-collected producer had open, or empty."""
+        return "" if self._transaction is None else self._transaction.unowned_outcome
 
     def _waiting_rows(self) -> Counter[str]:
         return Counter() if self._feeder is None else self._feeder.waiting_rows()
@@ -209,6 +231,9 @@ class ProducerThread:
                 logger.error(
                     "%s was not closed and lost %s%s", self._name, records_by_topic(lost), why
                 )
+        if self.unowned_outcome:
+            with safe_logging():
+                logger.error("%s was not closed: %s", self._name, self.unowned_outcome)
 
     def _loop(self) -> None:
         state, feeder = self._state, self._feeder
@@ -217,7 +242,9 @@ class ProducerThread:
         while True:
             if feeder is not None:
                 feeder.feed(self._state.now(), hurry=state.is_in_hurry)
-            has_rows = not state.ends_when_idle or bool(self._waiting_rows())
+            # A transaction may be open; `_end_unowned` stops the thread.
+            is_needed = not state.ends_when_idle or self._transaction is not None
+            has_rows = is_needed or bool(self._waiting_rows())
             polled = state.poll(work, events, has_rows=has_rows)
             if polled is None:
                 return
@@ -227,13 +254,26 @@ class ProducerThread:
             del polled
             self._act(work, now)
             state.make_calls()
-            due_at = work.next_poll_at
+            due_at = min(work.next_poll_at, self._end_unowned())
             if feeder is not None:
                 due_at = min(due_at, feeder.next_feed_at(hurry=state.is_in_hurry))
             wait = min(due_at - self._state.now(), _LONGEST_WAIT_S)
             events = self._client.poll(max(0.0, wait))
             state.awake()
             self._observe(events)
+
+    def _end_unowned(self) -> float:
+        """Abort the transaction of a garbage-collected producer, and then stop this thread.
+
+        Return the time at which to call this again, even if nothing happens.
+        """
+        if self._transaction is None or not self._state.ends_when_idle:
+            return math.inf
+        until = self._transaction.end_unowned()
+        if until is None:
+            self._state.stop()
+            return self._state.now()
+        return until
 
     def _act(self, work: SenderPoll, now: float) -> None:
         """Log, connect and send as `ProducerState.poll` determined at the time `now`."""

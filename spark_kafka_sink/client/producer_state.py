@@ -488,10 +488,9 @@ class ProducerState(ProducerLock):
         """Make the I/O thread deliver its rows and then end.
 
         A finalizer calls this, in any thread at any moment, even while that thread holds the lock.
-        So it takes no lock. The rows of a transaction are dropped: no caller is left to commit it.
+        So it takes no lock. The I/O thread aborts an open transaction: no caller is left to commit
+        it.
         """
-        if self.transactions is not None:
-            self._is_stopping = True
         self.ends_when_idle = True
         self._wakeup()
 

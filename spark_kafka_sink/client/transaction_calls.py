@@ -182,6 +182,11 @@ class ProducerTransactions:
         # Whether a commit was interrupted at any moment, so that no call has shown its result.
         self._is_interrupted_commit = False
         self._unseen_commit: TransactionalResult | None = None
+        # These are of a garbage-collected producer: the time limit for the end of its transaction,
+        # whether there was a transaction to end, and the commit or abort under way.
+        self._unowned_until: float | None = None
+        self._is_unowned = False
+        self._unowned_end: TransactionalResult | None = None
 
     def init(self) -> None:
         """See KafkaProducer.init_transactions."""
@@ -289,6 +294,39 @@ class ProducerTransactions:
         self._state.take_delivery_error()
         self._keep(unseen, self._failure(commit))
 
+    def end_unowned(self) -> float | None:
+        """End the open transaction of a garbage-collected producer, in the same way as `close`.
+
+        The I/O thread calls this after each round, because it must not wait. Return the time at
+        which max.block.ms is over, or None if that time has come or no transaction is open.
+        """
+        now = self._state.now()
+        if self._unowned_until is None:
+            self._unowned_until = now + self._max_block_ms / 1000
+            self._is_unowned = self.is_open or self.has_unseen_commit
+        while now < self._unowned_until and (end := self._state.ask(self._open_end)) is not None:
+            if self._unowned_end is None:
+                self._unowned_end = self._state.change(end)
+                if self._manager.gives_up:
+                    self._drop_rows(self._manager.error)
+                self._state.change(self._all_in_batches)
+            if not self._unowned_end.is_done:
+                return self._unowned_until
+            self._unowned_end.is_acknowledged = True
+            self._unowned_end = None
+        return None
+
+    @property
+    def unowned_outcome(self) -> str:
+        """What became of the transaction of a garbage-collected producer; empty without one."""
+        if self._is_unowned or self.is_open or self.has_unseen_commit:
+            return self.outcome.value
+        return ""
+
+    def _all_in_batches(self) -> None:
+        """Record that no row is outside of batches, so that EndTxn need not wait for rows."""
+        self._manager.has_loose_rows = False
+
     def _keep(self, unseen: KafkaException | None, failure: KafkaException | None) -> None:
         """Keep the error that `close` raises: `unseen`, or the failure of a commit."""
         # A user that closes the producer without a commit expects that the records are dropped.
@@ -382,7 +420,7 @@ class ProducerTransactions:
             self._drain_rows(deadline)
 
         def all_in_batches() -> TransactionalResult:
-            self._manager.has_loose_rows = False
+            self._all_in_batches()
             return result
 
         self._call(all_in_batches, timeout, deadline, is_closing=is_closing)

@@ -41,6 +41,8 @@ CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
     """Warn about a garbage-collected producer, and let its I/O thread deliver its records.
 
+    The I/O thread aborts an open transaction and says so.
+
     pid: the process in which the producer was created.
     """
     if os.getpid() == pid:
@@ -156,7 +158,8 @@ def _close_at_exit() -> None:
             if close is not None:
                 close(limit_s)
             elif not thread.join(limit_s):
-                say_lost(name, thread.lost(), [])
+                outcome = thread.unowned_outcome
+                say_lost(name, thread.lost(), [outcome] if outcome else [])
         except KeyboardInterrupt as error:
             # The other producers deliver no more, but their lost records are printed, too.
             deadline = min(deadline, time.monotonic() + _AFTER_CTRL_C_S)

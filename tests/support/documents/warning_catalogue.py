@@ -287,6 +287,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "unit/client/test_max_block.py::test_ctrl_c_in_a_with_block_takes_five_seconds_at_most",
             "unit/client/test_user_code_raises.py::test_close_does_not_wait_for_a_callback_that_does_not_return",
             "integration/test_kafka_producer.py::test_a_producer_that_nobody_closes_warns_and_ends_its_thread",
+            "unit/client/test_producer_unclosed.py::test_the_open_transaction_of_a_collected_producer_is_aborted_and_that_is_said",
         ),
     ),
     Entry(

@@ -336,3 +336,40 @@ def test_an_interrupted_commit_is_over_once_the_user_has_aborted(clock: Clock) -
         producer.begin_transaction()
         answer_without_interrupts(producer, clock, transactions)
         producer.close()
+
+
+def test_a_collected_producer_aborts_a_commit_whose_end_txn_was_not_sent(clock: Clock) -> None:
+    with made(transactional_id="tid", max_block_ms=3000) as producer:
+        transactions, mine = commit_unsent(producer, clock), producer._transactions
+        assert mine is not None
+        assert mine.end_unowned() == clock.now + 3
+        for batch in producer._state.accumulator.incomplete:
+            producer._state._completion.abandon(batch, TransactionAbortedException("dropped"))
+        transactions.run()
+        assert mine.end_unowned() is None
+        assert transactions.coordinator.ended == [False]
+        assert mine.unowned_outcome == NOT_COMMITTED
+
+
+def test_a_collected_producer_repeats_a_commit_whose_end_txn_was_sent(clock: Clock) -> None:
+    with made(transactional_id="tid", max_block_ms=3000) as producer:
+        (transactions, lost), mine = commit_sent(producer, clock), producer._transactions
+        assert mine is not None
+        assert mine.end_unowned() == clock.now + 3
+        transactions.lose(lost)
+        transactions.now += 10.0
+        transactions.run()
+        assert mine.end_unowned() is None
+        assert transactions.coordinator.ended == [True]
+        assert mine.unowned_outcome == COMMITTED
+
+
+def test_a_collected_producer_waits_for_its_coordinator_for_max_block_ms(clock: Clock) -> None:
+    with made(transactional_id="tid", max_block_ms=3000) as producer:
+        commit_sent(producer, clock)
+        mine = producer._transactions
+        assert mine is not None
+        assert mine.end_unowned() == clock.now + 3
+        clock.now += 3
+        assert mine.end_unowned() is None
+        assert mine.unowned_outcome == UNKNOWN

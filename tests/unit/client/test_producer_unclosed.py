@@ -1,4 +1,4 @@
-"""Unclosed producers: when they are garbage collected, their threads end without a wait."""
+"""Unclosed producers: when they are garbage collected, their threads end by themselves."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import sys
 import threading
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
+from support.brokers.mock_cluster import MockCluster
 from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.unclosed import say_lost
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
+from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.transaction_messages import EndTxnRequest
 
 TIMEOUT_S = 60
 
@@ -112,3 +118,85 @@ def test_a_loss_that_cannot_be_printed_raises_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stderr", Broken())
     say_lost("producer", Counter(t=1), [])
     assert written
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    """A cluster with a transaction coordinator."""
+    with MockCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each EndTxn that producers send commits its transaction."""
+    ended, send = list[bool](), NetworkClient.send
+
+    def record(self: NetworkClient, request: ClientRequest) -> None:
+        if isinstance(request.message, EndTxnRequest):
+            ended.append(request.message.committed)
+        send(self, request)
+
+    monkeypatch.setattr(NetworkClient, "send", record)
+    return ended
+
+
+def forget(cluster: MockCluster, *, acknowledged: bool, rows: int) -> threading.Thread:
+    """Drop a producer with rows in an open transaction; return its I/O thread."""
+    producer = KafkaProducer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "client.id": "forgotten",
+            "transactional.id": "tid",
+            "linger.ms": 60_000,
+        }
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(rows):
+        producer.append("t", pa.record_batch({"value": ["v"]}))
+    if acknowledged:
+        producer.flush()
+    return producer._thread._thread
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_the_open_transaction_of_a_collected_producer_is_aborted_and_that_is_said(
+    cluster: MockCluster,
+    ended: list[bool],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    acknowledged: bool,
+) -> None:
+    with warnings.catch_warnings(record=True, action="always"):
+        thread = forget(cluster, acknowledged=acknowledged, rows=2)
+        gc.collect()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert True not in ended
+    if acknowledged:
+        assert ended == [False]
+    assert (
+        "kafka-producer-network-thread | forgotten was not closed: its open transaction was not "
+        "committed"
+    ) in caplog.messages
+
+
+def test_nothing_is_said_of_a_collected_producer_without_a_transaction(
+    cluster: MockCluster, ended: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings.catch_warnings(record=True, action="always"):
+        producer = KafkaProducer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "tid"}
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.append("t", pa.record_batch({"value": ["v"]}))
+        producer.commit_transaction()
+        thread = producer._thread._thread
+        del producer
+        gc.collect()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert ended == [True]
+    assert caplog.messages == []

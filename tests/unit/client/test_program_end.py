@@ -19,6 +19,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import base_producer, unclosed
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.network import nodes
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 def limit(deliveries_s, callbacks_s):
@@ -86,6 +87,16 @@ PROGRAMS = {
     # Its thread goes on with what it has.
     "garbage": Program(
         "limit(0.3, 0); send(made())", 0, [f"{NOT_CLOSED}{LOST} were not delivered"]
+    ),
+    "garbage with an open transaction": Program(
+        "limit(0.3, 0); producer = made(options={'transactional.id': 'tid'})\n"
+        "with producer._state.lock:\n"
+        "    manager = producer._state.transactions\n"
+        "    manager._state = TransactionState.IN_TRANSACTION\n"
+        "    manager._partitions.begin()\n"
+        "del producer",
+        0,
+        [f"{NOT_CLOSED}its open transaction was not committed"],
     ),
     "two share the time": Program(
         "one, two, three = made('one'), made('two'), made('three'); send(one); send(two)",
