@@ -242,10 +242,7 @@ class ProducerThread:
         while True:
             if feeder is not None:
                 feeder.feed(self._state.now(), hurry=state.is_in_hurry)
-            # A transaction may be open; `_end_unowned` stops the thread.
-            is_needed = not state.ends_when_idle or self._transaction is not None
-            has_rows = is_needed or bool(self._waiting_rows())
-            polled = state.poll(work, events, has_rows=has_rows)
+            polled = state.poll(work, events, self._has_rows)
             if polled is None:
                 return
             # Drop references to finished objects before the wait, because the objects may be large.
@@ -261,6 +258,13 @@ class ProducerThread:
             events = self._client.poll(max(0.0, wait))
             state.awake()
             self._observe(events)
+
+    def _has_rows(self) -> bool:
+        """Whether a garbage-collected producer still needs this thread for rows outside of batches.
+
+        With transactions it always does: one may be open, and `_end_unowned` stops the thread.
+        """
+        return self._transaction is not None or bool(self._waiting_rows())
 
     def _end_unowned(self) -> float:
         """Abort the transaction of a garbage-collected producer, and then stop this thread.

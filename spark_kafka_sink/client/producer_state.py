@@ -525,11 +525,13 @@ class ProducerState(ProducerLock):
         return self.accumulator.pool.waiters > 0 or self._is_in_hurry or self.ends_when_idle
 
     def poll(
-        self, sent: SenderPoll, events: list[Event], *, has_rows: bool
+        self, sent: SenderPoll, events: list[Event], has_rows: Callable[[], bool]
     ) -> tuple[SenderPoll, float] | None:
         """Process sent requests and received events; return what is due, and the current time.
 
-        has_rows: whether rows wait outside of batches. Return None if the I/O thread must end.
+        has_rows: returns whether rows wait outside of batches; called with the lock, so that a
+        thread that fails these rows afterwards wakes the I/O thread. Return None if the I/O thread
+        must end.
         """
         with self.lock:
             now = self._clock()
@@ -546,8 +548,9 @@ class ProducerState(ProducerLock):
                 due.next_poll_at = min(due.next_poll_at, now + _CLEAN_UP_INTERVAL_S)
             if self._collect() or events or due.has_news:
                 self._waiters.notify_all()
-            is_idle = not (has_rows or self.accumulator.has_incomplete)
-            if self._is_stopping or (self.ends_when_idle and is_idle):
+            if self._is_stopping:
+                return None
+            if self.ends_when_idle and not (self.accumulator.has_incomplete or has_rows()):
                 return None
             self._is_asleep = True
             return due, now

@@ -50,7 +50,7 @@ class Writer(Process):
         while True:
             state.awake()
             events, self._events = self._events, []
-            polled = state.poll(self._work, events, has_rows=True)
+            polled = state.poll(self._work, events, lambda: True)
             if polled is None:
                 return
             self._work, now = polled

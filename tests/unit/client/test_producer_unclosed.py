@@ -8,7 +8,8 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,10 +17,14 @@ from support.brokers.mock_cluster import MockCluster
 from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.chunk import RowChunk, RowQueue
+from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.client.unclosed import say_lost
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
-from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.exchange import ClientRequest, Event
 from spark_kafka_sink.wire.transaction_messages import EndTxnRequest
 
 TIMEOUT_S = 60
@@ -60,6 +65,50 @@ def test_a_producer_that_its_own_thread_collects_under_the_lock_ends(
         gc.enable()
     thread._thread.join(TIMEOUT_S)
     assert not thread._thread.is_alive()
+
+
+def test_its_thread_ends_if_its_last_rows_fail_just_before_it_waits(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_called, may_fail, have_failed = (threading.Event() for _ in range(3))
+    poll, release = ProducerState.poll, ChunkFeeder._release
+
+    def refuse(*_: object) -> NoReturn:
+        is_called.set()
+        assert may_fail.wait(TIMEOUT_S)
+        raise KafkaException("refused")
+
+    def recorded_release(self: ChunkFeeder, chunk: RowChunk, queue: RowQueue) -> None:
+        release(self, chunk, queue)
+        have_failed.set()
+
+    def late_poll(
+        self: ProducerState, sent: SenderPoll, events: list[Event], has_rows: Callable[[], bool]
+    ) -> tuple[SenderPoll, float] | None:
+        if self.ends_when_idle:
+            may_fail.set()
+            assert have_failed.wait(TIMEOUT_S)
+        return poll(self, sent, events, has_rows)
+
+    monkeypatch.setattr(ChunkFeeder, "_release", recorded_release)
+    monkeypatch.setattr(ProducerState, "poll", late_poll)
+    with warnings.catch_warnings(record=True, action="always"):
+        producer = KafkaProducer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "client.id": "forgotten",
+                "linger.ms": 0,
+                "partitioner.class": refuse,
+            }
+        )
+        thread = producer._thread._thread
+        producer.send("t", b"v")
+        assert is_called.wait(TIMEOUT_S)
+        del producer
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    message = "forgotten was not closed and lost 1 record(s) (t: 1)"
+    assert f"kafka-producer-network-thread | {message}" in caplog.messages
 
 
 def test_its_thread_ends_also_where_warnings_are_errors() -> None:

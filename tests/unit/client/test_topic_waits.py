@@ -110,6 +110,6 @@ def test_a_call_that_has_ended_waits_for_nothing_wherever_it_was_interrupted(
         where = None
         with suppress(KafkaException):  # it has timed out
             where = interrupted(lambda: producer.partitions_for(TOPIC), moment)
-        producer._state.poll(SenderPoll(), [], has_rows=False)  # as the I/O thread does
+        producer._state.poll(SenderPoll(), [], lambda: False)  # as the I/O thread does
         assert producer._state.progress().awaited == {}, f"moment {moment}: {where}"
     assert moment > 50
