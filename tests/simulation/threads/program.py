@@ -48,6 +48,9 @@ class Program:
         self.world.block(lambda: not self._callers_left, "its callers")
         if self.world.random.random() < 0.5:
             self._rest()
+        if not self.is_closing and self._interrupt is None and self.world.random.random() < 0.2:
+            self._call("the end of an unclosed producer", self._leave_unclosed)
+            return
         self._flush_all()
         self._call("close", self._close)
         self.is_closing = True
@@ -74,6 +77,13 @@ class Program:
             self.world.sleep(slept_s + self._patience_s(self.world.now))
         is_left = self.producer._state.accumulator.has_incomplete or self.producer._feeder._pending
         self._require(not is_left or self.is_closing, "rows wait for a flush")
+
+    def _leave_unclosed(self) -> None:
+        """Wait for the thread of a producer that is garbage-collected; it delivers its rows."""
+        # Callbacks may use the producer after its end. The thread logs lost rows.
+        self.is_closing = self.ledger.is_reported = True
+        self.producer._state.end_when_idle()
+        self.producer._thread.join(None)
 
     def _flush_all(self) -> None:
         """Flush until callbacks send nothing more; then nothing is kept."""
