@@ -38,6 +38,7 @@ from spark_kafka_sink.errors import (
     DataException,
     KafkaException,
     RecordTooLargeException,
+    add_last_line,
     message_of,
 )
 from spark_kafka_sink.model import AppendFailure, checked
@@ -291,26 +292,30 @@ class ColumnProducer:
                     raise
                 rows = record_batch.num_rows
                 raise error.with_message(_with_progress(error, progress, rows, "batch")) from error
+            except BaseException as error:  # an interrupt, or user code
+                _note_progress(error, progress, record_batch.num_rows, "batch")
+                raise
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
         self._caller.before_append()
-        first, total = 0, table.num_rows
-        for batch in table.to_batches():
-            try:
+        first, rows, total = 0, 0, table.num_rows
+        try:
+            for batch in table.to_batches():
+                first, rows = first + rows, batch.num_rows
                 self._append_batch(
                     topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
                 )
-            except BaseException as error:
-                if first:
-                    progress.failure = first, total, error, "table"
-                    self._state.left_behind[progress] = self._spoil_transaction
-                    self._spoil_transaction(progress, message_of(error))
-                if not isinstance(error, KafkaException):
-                    raise
-                self._state.refuse(total - first - batch.num_rows, error)
-                raise _of_table(error, first, total, progress) from error
-            first += batch.num_rows
+        except BaseException as error:  # an interrupt may also come between two batches
+            if progress.appended:
+                progress.failure = progress.appended, total, error, "table"
+                self._state.left_behind[progress] = self._spoil_transaction
+                self._spoil_transaction(progress, message_of(error))
+            if not isinstance(error, KafkaException):
+                _note_progress(error, progress, total, "table")
+                raise
+            self._state.refuse(total - first - rows, error)
+            raise _of_table(error, first, total, progress) from error
 
     def _append_batch(
         self,
@@ -488,13 +493,22 @@ class _Progress:
         self.appended = 0
         self.failure: tuple[int, int, BaseException, str] | None = None
 
+    def of(self, rows: int, what: str) -> str:
+        """Return how many of the `rows` of ``batch`` or ``table`` were appended, as text."""
+        return f"the first {self.appended} of the {what}'s {rows} rows were appended"
+
 
 def _with_progress(error: KafkaException, progress: _Progress, rows: int, what: str) -> str:
     """Return the message of an error, and how many of the `rows` of `what` were appended."""
     if not progress.appended:
         return error.message
-    appended = f"the first {progress.appended} of the {what}'s {rows} rows were appended"
-    return f"{error.message}; {appended}"
+    return f"{error.message}; {progress.of(rows, what)}"
+
+
+def _note_progress(error: BaseException, progress: _Progress, rows: int, what: str) -> None:
+    """Let an exception that is not a KafkaException say how many rows were appended, if any."""
+    if progress.appended:
+        add_last_line(error, progress.of(rows, what))
 
 
 def _of_table(

@@ -5,8 +5,11 @@ Time passes only in waits, and there is no I/O thread; see `support.pure.timed_w
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -188,13 +191,16 @@ def as_second_batch_of_a_table(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows.slice(0, 3), rows])
 
 
-@pytest.mark.parametrize(
+ENDS = pytest.mark.parametrize(
     ("made_of", "slices", "appended"),
     [
         (as_batch, 1, "16 of the batch's 30 rows"),
         (as_second_batch_of_a_table, 2, "19 of the table's 33 rows"),
     ],
 )
+
+
+@ENDS
 def test_an_error_says_how_many_rows_were_appended_before_it(
     monkeypatch: pytest.MonkeyPatch,
     bench: Bench,
@@ -214,3 +220,40 @@ def test_an_error_says_how_many_rows_were_appended_before_it(
         bench.producer.append(TOPIC, made_of(ROWS))
     in_batches = bench.producer._state.accumulator.undelivered()
     assert in_batches == {TOPIC: int(appended.split(maxsplit=1)[0])}
+
+
+@ENDS
+def test_so_does_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench,
+    made_of: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
+    slices: int,
+    appended: str,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with (
+        before_slice(monkeypatch, bench, slices + 1, interrupt),
+        pytest.raises(KeyboardInterrupt) as raised,
+    ):
+        bench.producer.append(TOPIC, made_of(ROWS))
+    assert raised.value.__notes__ == [f"the first {appended} were appended"]
+
+
+def test_so_does_an_exception_of_the_users_partitioner() -> None:
+    calls = count()
+
+    def choose(_topic: object, batch: pa.RecordBatch, *_: object) -> list[int]:
+        if next(calls):
+            sys.exit("enough")
+        return [0] * batch.num_rows
+
+    with made(partitioner_class=choose) as producer:
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
+        update_metadata(producer, answer([1]))
+        batches = [pa.record_batch({"value": ["v"] * rows}) for rows in (3, 4)]
+        with pytest.raises(SystemExit, match="enough") as raised:
+            producer.append(TOPIC, pa.Table.from_batches(batches))
+    assert "the first 3 of the table's 7 rows were appended" in raised.value.__notes__
