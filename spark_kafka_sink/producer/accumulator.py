@@ -273,6 +273,8 @@ class RecordAccumulator:
                     if self._codec.compress is not None:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
+            elif now < batch.created_at:  # these rows have waited longer than the batch
+                self._restart_age(topic_partition, batch, now)
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
@@ -320,6 +322,13 @@ class RecordAccumulator:
         _put_by_age(self._open, tp, batch)
         _put_by_age(self._incomplete, batch, batch)
         return batch
+
+    def _restart_age(
+        self, topic_partition: TopicPartition, batch: ProducerBatch, now: float
+    ) -> None:
+        batch.restart_age(now)
+        _put_by_age(self._open, topic_partition, batch)
+        _put_by_age(self._incomplete, batch, batch)
 
     def _seal(self, topic_partition: TopicPartition, batch: ProducerBatch) -> None:
         batch.seal()
@@ -485,13 +494,15 @@ class RecordAccumulator:
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Insert a batch behind all batches that are at least as old.
+    """Insert a batch behind all batches that are at least as old, or move it there.
 
     Usually the new batch is the youngest. But if its rows have waited in a chunk, its age is the
     chunk's age.
     """
     newer = []
     for other in reversed(batches):
+        if batches[other] is batch:
+            continue
         if batches[other].created_at <= batch.created_at:
             break
         newer.append(other)

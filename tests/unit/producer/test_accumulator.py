@@ -95,6 +95,23 @@ def test_batches_expire_by_age_in_whatever_order_they_came() -> None:
         )
 
 
+def test_a_batch_is_as_old_as_its_oldest_rows() -> None:
+    producer = PureProducer([1] * 3, Settings(linger=5.0, delivery_timeout=30.0))
+    accumulator = producer.accumulator
+    for partition, created_at in enumerate([4.0, 5.0, 6.0]):
+        producer.now = created_at
+        producer.append(partition, [b"v"])
+    producer.now = 3.0  # these rows have waited since then
+    producer.append(1, [b"w"])
+    found = [(b.topic_partition.partition, b.created_at) for b in accumulator.incomplete]
+    assert found == [(1, 3.0), (0, 4.0), (2, 6.0)]
+    assert accumulator.next_sendable_at(7.0) == 8.0
+    assert [b.record_count for b in accumulator.sendable(8.0)] == [2]
+    producer.now = 6.0
+    producer.append(0, [b"w"])
+    assert [b.created_at for b in accumulator.incomplete] == [3.0, 4.0, 6.0]
+
+
 def test_a_batch_that_expires_while_it_is_worked_on_is_no_reason_to_look_again() -> None:
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, [b"first"])
