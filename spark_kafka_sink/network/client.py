@@ -36,7 +36,7 @@ do not count against that limit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -226,7 +226,7 @@ class NetworkClient:
         for event in happened:
             self._handle(event, self._clock())
         now = self._clock()
-        self._expire(now)
+        self._expire(now, happened)
         self._send_waiting(now)
         events, self._events = self._events, []
         self._polled_at = now
@@ -501,10 +501,12 @@ class NetworkClient:
             self._connection_lost(state, reason, self._clock())
             state.last_error = said
 
-    def _expire(self, now: float) -> None:
+    def _expire(self, now: float, happened: Sequence[SelectorEvent]) -> None:
         """Close connections that exceeded the setup timeout or the request timeout.
 
-        Also end the connection attempts that got no ticket or token in time.
+        Also end the connection attempts that got no ticket or token in time. A connection from
+        which this poll has read may have more to read, such as the answers to later requests, so
+        the next poll looks at it again. happened: the events of this poll.
         """
         for state in self._nodes:
             if state.is_late_for_login(now) and not self._has_login(state, now):
@@ -512,7 +514,7 @@ class NetworkClient:
                 self._no_login(state, f"no ticket or token within {timeout}", now)
                 continue
             expired = state.expired(now, self._config.request_timeout_s)
-            if expired is not None:
+            if expired is not None and not _has_read(state, happened):
                 reason = state.with_advertised_hint(expired.reason)
                 self._connection_lost(state, reason, now, expired.code)
 
@@ -558,3 +560,7 @@ class NetworkClient:
             oldest.connection.closed()
             oldest.connection, oldest.addresses = None, None
             self._events.append(NodeDown(oldest.node.id, "idle"))
+
+
+def _has_read(state: NodeState, happened: Sequence[SelectorEvent]) -> bool:
+    return any(isinstance(each, Received) and each.channel == state.channel for each in happened)

@@ -30,6 +30,9 @@ _ADVERTISED: Final = "advertised.listeners"
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_UNANSWERED_S: Final = 1.0
 _MIN_READY_S: Final = 5.0
+# How often to look for a login that is being made. If a call for another login is slow
+# (`helper_thread._SLOW_S`), the look starts another thread.
+_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,14 +281,18 @@ class NodeState:
             return Expired(reason, error_codes.REQUEST_TIMED_OUT)
         return None
 
-    def next_deadline(self, config: NetworkConfig) -> float:
-        """Return when the next timeout of the connection is due: setup, request, login or idle."""
+    def next_deadline(self, config: NetworkConfig, now: float) -> float:
+        """Return when the next timeout of the connection is due: setup, request, login or idle.
+
+        While the connection waits for a ticket or token, `next_look` may come first.
+        """
         connection, due = self.connection, self.setup_until
         if connection is None:
             return due
         due = min(due, connection.in_flight.expires_at())
         if connection.awaits_login_since is not None:
-            due = min(due, connection.awaits_login_since + config.request_timeout_s)
+            since = connection.awaits_login_since
+            due = min(due, since + config.request_timeout_s, next_look(since, now))
         if self.is_ready and not self.load:
             due = min(due, self.last_used + config.connections_max_idle_s)
         return due
@@ -398,6 +405,11 @@ class NodeState:
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
+
+
+def next_look(since: float, now: float) -> float:
+    """Return when to look again for a login that has been awaited since `since`."""
+    return since + ((now - since) // _LOOK_S + 1) * _LOOK_S
 
 
 def _where_in_login(connection: Connection) -> str:

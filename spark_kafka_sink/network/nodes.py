@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_kafka_sink.errors import AuthenticationException, SslAuthenticationException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
+from spark_kafka_sink.network.node_state import NetworkConfig, NodeState, next_look
 from spark_kafka_sink.network.selector import HostResolver
 
 # The limits for brokers that another client learned: the bootstrap addresses are used after this
@@ -239,13 +239,13 @@ class NodeStates:
             if state.connection is None:
                 # The selector wakes up when a ticket or token is available.
                 if state.awaits_login_since is not None:
-                    due.append(state.setup_until)
+                    due += [state.setup_until, next_look(state.awaits_login_since, now)]
                 elif state.node.id in connect_to or (is_any_needed and state.retry_at > now):
                     due.append(state.retry_at)
                 continue
             if is_any_needed and state.throttled_until > now:
                 due.append(state.throttled_until)
-            due.append(state.next_deadline(config))
+            due.append(state.next_deadline(config, now))
         return min(due)
 
     def oldest_unused(self) -> NodeState | None:

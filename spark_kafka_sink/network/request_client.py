@@ -164,6 +164,7 @@ class ConsumerNetworkClient:
             self._client.set_nodes(nodes)
             for node_id in self._unsent.keys() - nodes.keys():
                 self._fail_unsent(node_id, "the cluster no longer lists this broker")
+                self._has_failed = True
 
     def send(
         self,

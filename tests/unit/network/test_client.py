@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from spark_kafka_sink.wire.primitives import Buffer
 
 NETWORK_EXCEPTION, REQUEST_TIMED_OUT = 13, 7
 
@@ -120,6 +122,37 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
     ]
     assert "no response to Metadata within request.timeout.ms=30000" in failed[0].reason
     assert NodeDown(1, failed[0].reason) in events
+
+
+def test_what_has_arrived_is_read_before_a_connection_is_given_up() -> None:
+    world, answers = World(), list[bytes]()
+    world.bring_up(1)
+    world.selector.silent = True
+    send = world.selector.send
+
+    def send_and_prepare_answer(channel_id: int, buffers: Sequence[Buffer]) -> None:
+        send(channel_id, buffers)
+        frame = b"".join(bytes(buffer) for buffer in buffers)
+        answers.append(world.selector.answer(*struct.unpack_from(">hhi", frame, 4)))
+
+    world.selector.send = send_and_prepare_answer  # type: ignore[method-assign]
+    requests = [metadata(1), metadata(1)]
+    for request in requests:
+        world.client.send(request)
+    world.poll()
+    world.now += 40  # a callback took so long
+    arrived = b"".join(answers)
+    for part in (arrived[:5], arrived[5:9], arrived[9:]):
+        world.selector.say(NODES[1].port, part)
+        world.poll()
+    assert [e.request for e in world.events if isinstance(e, Answered)] == requests
+    assert not any(isinstance(event, NodeDown) for event in world.events)
+    world.client.send(metadata(1))
+    world.poll()
+    world.now += 40
+    world.selector.say(NODES[1].port, answers[-1][:5])
+    assert world.poll() == []
+    assert any(isinstance(event, NodeDown) for event in world.poll())
 
 
 def test_a_broker_that_answers_with_broken_frames_is_asked_in_version_0_on_a_new_connection() -> (

@@ -96,8 +96,10 @@ def test_a_client_that_waits_for_a_login_does_not_look_all_the_time(
     world.selector.pass_time = world.pass_time
     while len(world.selector.waits) < 9 and not world.client.poll(1000.0):
         pass
-    # Until the warning of silence is due, and then until the login has to be there, with a jitter.
-    assert world.selector.waits == pytest.approx([5.0, 5.0], abs=2.0)
+    # It looks every 2 s for a thread that is held up by another login, once more for the warning of
+    # silence, and until the login has to be there (after 10 s, with a jitter).
+    assert world.selector.waits[:4] == pytest.approx([2.0, 2.0, 1.0, 1.0])
+    assert sum(world.selector.waits) == pytest.approx(10.0, abs=2.0)
 
 
 def test_a_login_that_does_not_come_is_given_up_and_begun_again(
@@ -176,6 +178,24 @@ def test_a_request_that_is_held_when_its_connection_breaks_fails_as_never_sent(
     failed = [event for event in world.poll() if isinstance(event, RequestFailed)]
     assert [(event.request, event.was_sent) for event in failed] == [(early, True), (held, False)]
     assert [event.reason.startswith("not sent: ") for event in failed] == [False, True]
+
+
+def test_a_login_that_renews_a_session_is_looked_for_every_two_seconds(
+    world: World, logins: Logins
+) -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p")]
+    logins.is_there, logins.made = True, Login(lambda: given.pop() if given else None, "u")
+    world.selector.session_lifetime_ms = 10_000
+    world.client.send(metadata())
+    for _ in range(6):
+        world.poll()
+    world.now = 20.0
+    world.client.send(metadata(-1))
+    world.selector.waits.clear()
+    world.selector.pass_time = world.pass_time
+    for _ in range(3):
+        world.client.poll(1000.0)
+    assert world.selector.waits == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_if_the_login_fails_after_the_session_s_end_requests_fail_as_never_sent(

@@ -235,6 +235,10 @@ def test_requests_for_a_node_that_leaves_the_cluster_fail() -> None:
     future = world.send(1)
     world.client.set_nodes({2: NODES[2]})
     assert "no longer lists this broker" in str(_error(future))
+    world.client.poll(20.0)
+    world.client.poll(20.0)
+    # The owner of the failed request gets its turn at once.
+    assert world.selector.waits[-2:] == [0.0, 20.0]
 
 
 def test_a_version_that_the_broker_lacks_fails_the_request_alone() -> None:
