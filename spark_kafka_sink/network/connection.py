@@ -541,7 +541,9 @@ class Connection:
             # (KIP-511).
             response = decode_response(API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
-            if version == 0:
+            # With a login, brokers may close a connection that asks again after a success. So the
+            # next connection uses version 0.
+            if version == 0 or (self._authenticator.is_used and not refused):
                 raise
             self._ask_api_versions(0, now)
             return []

@@ -88,8 +88,8 @@ def _check_scheme(path: str) -> None:
         raise ValueError(f"it is a URL: write the path without {scheme[1]}")
     if scheme is not None:
         raise ValueError(
-            f"{scheme[1]} is not a folder of this machine: ship the file with --files, and set the "
-            "option to its name"
+            f"{scheme[1]} is not a folder of this machine: ship the file with --files or "
+            "SparkContext.addFile, and set the option to its name"
         )
 
 

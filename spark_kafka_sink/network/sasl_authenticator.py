@@ -46,7 +46,9 @@ class Login:
     messages. chance: a random number from 0 to 1, so that connections re-authenticate at different
     times. is_token: whether the login uses a delegation token; then a session lifetime of 0 means
     that the token has expired. hint: str(hint), if not empty, says what to do if a broker rejects
-    the credentials. mechanism_option: the option that sets the mechanism, for error messages.
+    the credentials. mechanism_option: the option that sets the mechanism, for error messages;
+    mechanism: the value of this option if it is not the mechanism that brokers know, such as
+    AWS_MSK_IAM.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -55,6 +57,7 @@ class Login:
     is_token: bool = False
     hint: object = ""
     mechanism_option: object = Option("sasl.mechanism")
+    mechanism: str = ""
 
 
 class SaslAuthenticator:
@@ -105,7 +108,14 @@ class SaslAuthenticator:
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             mechanism = "" if self._exchange is None else self._exchange.mechanism
             offered = printable(", ".join(response.mechanisms), self._secrets) or "none"
-            option = "" if self._login is None else self._login.mechanism_option
+            login = self._login
+            option = "" if login is None else login.mechanism_option
+            if login is not None and login.mechanism:
+                raise UnsupportedSaslMechanismException(
+                    f"{self._peer} does not offer the mechanism {mechanism}, by which "
+                    f"{option}={login.mechanism} logs in: it offers {offered}; have the broker "
+                    f"offer {mechanism}"
+                )
             raise UnsupportedSaslMechanismException(
                 f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
                 f"{option} to one that it offers, or have the broker offer it"

@@ -412,9 +412,11 @@ class Security:
         if not self._config.has_sasl:
             return None
         if self._oauth is not None:
-            shows_facts = not isinstance(self._oauth, AwsTokens)
-            tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=shows_facts)
-            return Login(tokens.exchange, tokens, chance, hint=self._hint())
+            is_aws = isinstance(self._oauth, AwsTokens)
+            tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=not is_aws)
+            login = Login(tokens.exchange, tokens, chance, hint=self._hint())
+            is_sent = self._mechanism == OAUTHBEARER
+            return login if is_sent else replace(login, mechanism=self._mechanism)
         if self._kerberos is not None:
             return replace(self._kerberos.login(node, chance), hint=self._hint())
         given = self._credentials()

@@ -101,12 +101,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MOST_READS: Final = 3
+
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     """Return the TLS settings of a configuration, with the current contents of its files.
 
     Log a warning if host names are not checked. Raise ConfigException if a file cannot be used.
     """
+    found = _read_settings(config, values)
+    if found.chain is None:
+        return found
+    # The key and its certificates may be two files, which may be replaced between two reads.
+    for _ in range(_MOST_READS):
+        before, found = found, _read_settings(config, values)
+        if (found.key, found.chain) == (before.key, before.chain):
+            break
+    return found
+
+
+def _read_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
     if not config.ssl_endpoint_identification_algorithm:
@@ -183,7 +197,9 @@ class _Stores:
         # The location in error messages has its references unresolved.
         origin = f"the file {unless_key(location)} of {option}"
         found = self._values.content(path, origin)
-        if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
+        # The name in the command that converts a store; a reference would mean nothing in a shell.
+        name = f"{kind}.jks" if self._values.has_reference(location) else Path(location).name
+        if store_kind(found, name, origin) is StoreKind.PEM:
             if password is not None:
                 warn_once(
                     logger,

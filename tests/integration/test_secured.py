@@ -216,7 +216,7 @@ def test_a_file_that_cannot_be_used_is_an_error_before_any_connection(
         (jks, "keytool -importkeystore -srckeystore a.jks"),
         (p12, r"cannot be read as PKCS12 .*set ssl\.truststore\.password"),
         (tmp_path / "none.pem", "No such file"),
-        ("s3://bucket/a.pem", "ship the file with --files"),
+        ("s3://bucket/a.pem", "ship the file with --files or SparkContext.addFile"),
     ):
         options = tls(secured_kafka) | {"ssl.truststore.location": str(path)}
         with pytest.raises(KafkaException, match=sentence):

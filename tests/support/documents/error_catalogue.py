@@ -750,7 +750,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "An unknown `sasl.mechanism`",
             "The client or the broker does not offer the mechanism.",
-            "Set it to a mechanism that the message lists.",
+            "Set it to a mechanism that the message lists. AWS_MSK_IAM logs in by OAUTHBEARER, "
+            "which the listener must offer.",
             places=(
                 "auth/mechanisms.py:checked_mechanism",
                 "network/sasl_authenticator.py:SaslAuthenticator.check_handshake",
@@ -853,7 +854,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "network/ssl_options.py:cipher_suites",
                 "network/ssl_options.py:_known",
-                "network/ssl_options.py:tls_settings",
+                "network/ssl_options.py:_read_settings",
                 "network/tls.py:_set_ciphers",
             ),
             tests=(
@@ -1250,6 +1251,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_plan.py:_misfit",
                 "serde/derived_avro.py:_Deriver.derive",
                 "serde/derived_avro.py:_Deriver._field",
+                "serde/column_types.py:check_distinct_fields",
                 "spark/tasks/encoded_rows.py:raise_first",
             ),
             tests=(

@@ -229,7 +229,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         places=(
             "network/oauth.py:OAuth._checked_endpoint",
             "network/security.py:Security.__init__",
-            "network/ssl_options.py:tls_settings",
+            "network/ssl_options.py:_read_settings",
             "schema_registry/registry_connection.py:_Connection._check_encryption",
             "schema_registry/registry_connection.py:_Connection._token_of_endpoint",
             "spark/driver/register.py:mask_secrets",

@@ -25,6 +25,7 @@ from spark_kafka_sink.network.connection import (
     Connection,
 )
 from spark_kafka_sink.network.connection_state import ConnectionState
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
@@ -160,6 +161,25 @@ def test_versions_that_cannot_be_read_are_asked_for_in_version_0_on_the_same_con
     assert broker.read() == [(18, 0, 1)]
     (event,) = connection.received(broker.frame(APIS[18], 0, 1, all_versions()), 0.0)
     assert isinstance(event, NodeReady)
+
+
+def test_with_a_login_they_are_asked_for_on_the_next_connection() -> None:
+    connection = Connection(1, "client", 30.0, login=Login(lambda: None, "of user 'u'"))
+    broker = Broker(connection)
+    connection.connected(0.0)
+    broker.read()
+    with pytest.raises(ProtocolError, match="ApiVersions v4 response of 4 bytes cannot be read"):
+        list(connection.received(struct.pack(">ii", 4, 0), 0.0))
+    assert broker.read() == []
+
+
+def test_after_a_refusal_they_are_asked_for_on_the_same_connection_also_with_a_login() -> None:
+    connection = Connection(1, "client", 30.0, login=Login(lambda: None, "of user 'u'"))
+    broker = Broker(connection)
+    connection.connected(0.0)
+    broker.read()
+    assert list(connection.received(struct.pack(">iih", 6, 0, 35), 0.0)) == []
+    assert broker.read() == [(18, 0, 1)]
 
 
 def test_versions_that_cannot_be_read_in_version_0_either_are_an_error() -> None:

@@ -278,6 +278,21 @@ def test_with_headers_the_last_token_gets_an_answer() -> None:
     assert isinstance(ready, NodeReady)
 
 
+def test_a_mechanism_of_another_name_is_refused_by_both_names() -> None:
+    login = Login(ChosenLast, "of user 'u' by AWS_MSK_IAM", mechanism="AWS_MSK_IAM")
+    broker = Broker(login)
+    broker.connection.connected(broker.now)
+    broker.look()
+    broker.announce_versions()
+    broker.look()
+    with pytest.raises(
+        UnsupportedSaslMechanismException,
+        match=r"mechanism \w+, by which sasl.mechanism=AWS_MSK_IAM logs in: it offers AWS_MSK_IAM; "
+        "have the broker offer",
+    ):
+        broker.answer(handshake(codes.UNSUPPORTED_SASL_MECHANISM, "AWS_MSK_IAM"))
+
+
 @pytest.mark.parametrize(
     ("refuse", "kind", "sentence"),
     [

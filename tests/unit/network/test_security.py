@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers import keys
-from support.brokers.certificates import Authority
+from support.brokers.certificates import Authority, Certificate
 from support.brokers.token_server import new_key
 from support.programs.forked import in_child
 
@@ -33,7 +33,7 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.option_values import Disk, OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.ssl_options import tls_settings
@@ -191,6 +191,46 @@ def test_files_that_are_replaced_in_place_count_from_the_next_connection_on(
     facts = [(each.st_mtime_ns, each.st_size, each.st_ino) for each in (old, new)]
     assert facts[0] == facts[1]
     assert made._context(made._settings()) is not before
+
+
+def test_key_and_chain_are_of_one_version_if_they_are_replaced_between_two_reads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = (Authority().leaf("client") for _ in range(2))
+
+    def put(client: Certificate) -> None:
+        (tmp_path / "key").write_text(client.key)
+        (tmp_path / "chain").write_text(client.chain)
+
+    put(old)
+    made = security(
+        security_protocol="SSL",
+        ssl_keystore_key=f"${{directory:{tmp_path}:key}}",
+        ssl_keystore_certificate_chain=f"${{directory:{tmp_path}:chain}}",
+    )
+    reads, read = list[str](), Disk.read
+
+    def read_and_replace(self: Disk, path: str) -> bytes:
+        found = read(self, path)
+        if not reads:
+            put(new)
+        reads.append(Path(path).name)
+        return found
+
+    monkeypatch.setattr(Disk, "read", read_and_replace)
+    settings = made._settings()
+    assert (settings.key, settings.chain) == (new.key.strip(), new.chain.strip())
+    assert made._context(settings) is not None
+    assert reads == ["key", "chain"] * 3
+
+
+def test_a_store_that_a_reference_names_is_converted_by_a_command_that_a_shell_can_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jks").write_bytes(bytes.fromhex("feedfeed00000002"))
+    monkeypatch.setenv("STORE", str(tmp_path / "a.jks"))
+    with pytest.raises(ConfigException, match=r"-srckeystore truststore\.jks -destkeystore trust"):
+        security(security_protocol="SSL", ssl_truststore_location="${env:STORE}")._settings()
 
 
 def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path: Path) -> None:
@@ -613,7 +653,8 @@ def test_a_key_and_its_chain_are_of_one_version_of_their_file(reads: list[str]) 
         }
     )
     found = tls_settings(config, OptionValues(config))
-    assert (found.key, found.chain, len(reads)) == ("1", "1", 1)
+    # The file changes at every read, so it is read again until that seems useless.
+    assert (found.key, found.chain, len(reads)) == ("4", "4", 4)
 
 
 @pytest.mark.parametrize(
@@ -846,7 +887,7 @@ def test_a_file_of_another_file_system_has_to_be_shipped(
     option: str, more: dict[str, str], scheme: str
 ) -> None:
     with pytest.raises(
-        ConfigException, match=r"ship the file with --files, .* to its name"
+        ConfigException, match=r"ship the file with --files or .* to its name"
     ) as caught:
         security(**more, **{option.replace(".", "_"): f"{scheme}/x.pem"})
     assert option in str(caught.value)
