@@ -37,7 +37,8 @@ def change_setting(
 def driver_folder() -> Path | None:
     """Return the folder of SparkFiles, None if no SparkContext runs.
 
-    It is the same folder in all processes of a driver. An executor has a folder of its own.
+    It is the same folder in all processes of a driver; with Spark Connect, in those of one session.
+    An executor has a folder of its own.
     """
     try:
         from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none

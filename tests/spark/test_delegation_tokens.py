@@ -253,7 +253,16 @@ def test_all_micro_batches_of_an_application_share_a_token(
     each = each.option("checkpointLocation", str(tmp_path / "each"))
     each.trigger(availableNow=True).start().awaitTermination()
     assert driver.tokens() == [token]
-    secured_kafka.check_rows(topic, 2 * batches * 10)
+
+    def save(frame: DataFrame, _: int) -> None:
+        frame.write.format("pykafka").mode("append").options(**given).save()
+
+    last = stream.selectExpr("CAST(CAST(value AS INT) + 80 AS STRING) AS value").writeStream
+    saved = last.foreachBatch(save).option("checkpointLocation", str(tmp_path / "saved"))
+    with registered_for_now(spark):
+        saved.trigger(availableNow=True).start().awaitTermination()
+    assert driver.tokens() == [token]
+    secured_kafka.check_rows(topic, 3 * batches * 10)
 
 
 def test_a_listener_that_takes_no_tokens_is_known_before_a_task_starts(

@@ -46,11 +46,16 @@ def save_of_micro_batch(
     """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
 
     ``save()`` writes a micro-batch if it is called in the function of foreachBatch, with exactly
-    once, and with the batch id as txnVersion. It is then the same as `write_batch`. given: options
-    by their names in lower case. local_property: as in `micro_batch_of`. Raise ConfigException for
-    a second save.
+    once, and with the batch id as txnVersion. It is then the same as `write_batch`. Without exactly
+    once, it writes a micro-batch if a delegation token is used, because the micro-batches of an
+    application share a token. given: options by their names in lower case. local_property: as in
+    `micro_batch_of`. Raise ConfigException for a second save with exactly once.
     """
     selected = exactly_once(given)
+    if selected is None and "delegationtoken" in given:
+        micro_batch = micro_batch_of(local_property)
+        yield {} if micro_batch is None else batch_id_option(micro_batch.batch_id, is_save=True)
+        return
     if selected is None or selected.app_id is None or selected.version is None:
         yield {}
         return

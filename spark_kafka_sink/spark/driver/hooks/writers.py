@@ -455,11 +455,11 @@ def _of_micro_batch(
 ) -> Iterator[dict[str, str]]:
     """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
 
-    With exactly once, a ``save()`` in the function of foreachBatch writes like `write_batch` if
-    txnVersion is the batch id. session: None over Spark Connect, where a function of foreachBatch
-    does not know its query. Raise ConfigException for a second save.
+    See `saves.save_of_micro_batch`. session: None over Spark Connect, where a function of
+    foreachBatch does not know its query. Raise ConfigException for a second save.
     """
-    if not _is_own_job(kind, session, write):
+    is_plain = is_off(write.options) and "delegationtoken" not in write.options
+    if is_plain or not _is_own_job(kind, session, write):
         yield {}
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
@@ -470,17 +470,14 @@ def _of_micro_batch(
 
 
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether the user saves a job with exactly once, without `write_batch`.
-
-    session: None over Spark Connect.
-    """
+    """Return whether the user saves a job without `write_batch`; False over Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
-    return is_batch and BATCH_ID_OPTION not in write.options and not is_off(write.options)
+    return is_batch and BATCH_ID_OPTION not in write.options
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether a job's version is already written. session: None over Spark Connect."""
-    if not _is_own_job(kind, session, write):
+    if is_off(write.options) or not _is_own_job(kind, session, write):
         return False
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 
