@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ADMIN_CLIENT_ID,
@@ -53,6 +53,24 @@ def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool 
     """
     if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
         raise internal_topic_error(topic)
+
+
+def topics_to_write(
+    options: SinkOptions, admin: KafkaAdmin, names: Iterable[str]
+) -> dict[str, TopicDescription]:
+    """Return the topics of a write by name; create or wait for missing topics (see createTopics).
+
+    Raise InvalidTopicException for an internal topic, which is never created. Raise the exceptions
+    of `KafkaAdmin.topics`.
+    """
+    names = list(names)
+    for name in names:
+        check_not_internal(options.producer, name)
+    with suggest_create_topics(options):
+        there = admin.topics(names, options.new_topic)
+    for name, topic in there.items():
+        check_not_internal(options.producer, name, is_internal=topic.is_internal)
+    return there
 
 
 class MissingTopics:

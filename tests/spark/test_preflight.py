@@ -131,7 +131,9 @@ def test_topics_of_a_layout_to_which_no_row_may_go_are_neither_awaited_nor_creat
     assert gone not in client.list_topics(timeout=30).topics
 
 
-def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaCluster) -> None:
+def test_topics_that_kafka_keeps_for_itself_are_refused(
+    spark: SparkSession, guarded_kafka: KafkaCluster
+) -> None:
     client = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap})
     given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "30000"}
     creates = {"createTopics": "true"}
@@ -150,7 +152,13 @@ def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaClus
         batch = pa.record_batch({"value": [b"x"], "topic": [topic]})
         write_task(sink_options(given | more), iter([batch]))
 
+    def lay_out(topic: str, **more: str) -> None:
+        frame = spark.range(2).selectExpr("CAST(id AS STRING) AS value", f"'{topic}' AS topic")
+        atomic_layout(frame, given | more)
+
     attempts: tuple[tuple[Callable[[], None], str], ...] = (
+        (lambda: lay_out(missing, **creates), missing),
+        (lambda: lay_out(state), state),
         (lambda: plan(of_value, topic=state), state),
         (lambda: plan(of_value, topic=missing, **creates), missing),
         (lambda: plan(of_column, onError="deadLetter", deadLetterTopic=state), state),

@@ -47,7 +47,7 @@ from spark_kafka_sink.spark.planning.datasource import (
 )
 from spark_kafka_sink.spark.planning.encodings import encoded_columns
 from spark_kafka_sink.spark.session import check_frame, is_connect
-from spark_kafka_sink.spark.topics import suggest_create_topics
+from spark_kafka_sink.spark.topics import topics_to_write
 
 _INT: Final = IntegerType()
 _PLACES: Final = StructType().add("partitions", _INT).add("first", _INT)
@@ -201,10 +201,9 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
     with (
         name_kafka_options(),
-        suggest_create_topics(options),
         KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
     ):
-        found = admin.topics(names, options.new_topic)
+        found = topics_to_write(options, admin, names)
     return Topics.of({name: found[name].partitions for name in names})
 
 

@@ -39,11 +39,10 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
-    check_not_internal,
     limit_of,
     retention_of,
     settings_with_limit,
-    suggest_create_topics,
+    topics_to_write,
 )
 
 logger = logging.getLogger(__name__)
@@ -251,11 +250,8 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
                 admin.check_creation(options.new_topic)
             return _Found(time.monotonic(), None, 0, None, admin.brokers)
         check_laid_out_topic(options.laid_out, name)
-        check_not_internal(options.producer, name)
-        with suggest_create_topics(options):
-            there = admin.topics([name], options.new_topic)
+        there = topics_to_write(options, admin, [name])
         topic = there[name]
-        check_not_internal(options.producer, name, is_internal=topic.is_internal)
         check_may_write(topic, admin.acls)
         if options.exactly_once is not None:
             check_may_read(topic, admin.acls)
@@ -280,8 +276,7 @@ def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, Topic
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
         return admin.existing_topics(names)
-    with suggest_create_topics(options):
-        return admin.topics(names, options.new_topic)
+    return topics_to_write(options, admin, names)
 
 
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:
