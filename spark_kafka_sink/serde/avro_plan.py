@@ -33,6 +33,9 @@ from spark_kafka_sink.serde.avro_schema import (
 )
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
 
+# `avro_encoder` writes the number of a branch as one byte.
+_LAST_BRANCH_OF_ONE_BYTE: Final = 63
+
 
 class Form(Enum):
     """How a `Leaf` is written."""
@@ -196,7 +199,7 @@ class _Fitter:
         nulls = [n for n, each in enumerate(schema.branches) if each == Primitive("null")]
         others = [n for n in range(len(schema.branches)) if n not in nulls]
         null = nulls[0] if nulls else None
-        if column.kind is Kind.NULL and null is not None:
+        if column.kind is Kind.NULL and null is not None and null <= _LAST_BRANCH_OF_ONE_BYTE:
             return UnionPlan(null, null, _leaf(column, schema.branches[null], path))
         if len(others) != 1:
             hint = "only unions of one type and null are supported"

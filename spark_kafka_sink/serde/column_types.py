@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_kafka_sink.errors import DataException
+
 
 class Kind(Enum):
     """What a column contains; the value is the name in error messages."""
@@ -66,3 +68,12 @@ def near_name(name: str, known: Iterable[str]) -> str:
     """Return a hint if a known name differs from `name` only in case, else an empty text."""
     near = next((each for each in known if each.lower() == name.lower()), None)
     return "" if near is None else f" (names are case-sensitive: there is {near})"
+
+
+def check_distinct_fields(column: ColumnType, path: str) -> None:
+    """Raise DataException for a struct with two fields of one name, as after a join."""
+    names = [each.name for each in column.fields]
+    if column.kind is Kind.STRUCT and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        message = f"column {path} has two fields named {twice}: expected each name once"
+        raise DataException(f"{message}; rename or drop one of them")

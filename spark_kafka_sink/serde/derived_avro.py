@@ -7,7 +7,12 @@ from typing import Any, Final
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.avro_schema import LOGICAL_TYPES, NAME_RULE, is_name
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.column_types import (
+    ColumnField,
+    ColumnType,
+    Kind,
+    check_distinct_fields,
+)
 
 _DERIVED: Final = {
     Kind.BOOLEAN: "boolean",
@@ -59,6 +64,7 @@ class _Deriver:
             size = {"precision": column.precision, "scale": column.scale}
             return {"type": "bytes", "logicalType": "decimal", **size}
         if kind is Kind.STRUCT:
+            check_distinct_fields(column, path)
             return {
                 "type": "record",
                 "name": name,

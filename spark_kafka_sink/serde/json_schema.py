@@ -4,8 +4,8 @@ The schema is for the JSON that Spark's ``to_json`` writes for the column. Only 
 the type of a column can break are compared: ``type``, ``properties``, ``required``,
 ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, local ``$ref``, and the
 ``format`` of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about
-values, and only readers check them. If a keyword has another meaning in another draft, the meaning
-that accepts more rows counts.
+values, and only readers check them. If a keyword's meaning depends on the draft, the meaning that
+accepts more rows counts.
 
 Some types fit a schema only if each row keeps a rule. For example, a column may be nullable
 although its property is required: Spark's columns are nullable unless Spark knows that they are
@@ -23,7 +23,13 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind, near_name
+from spark_kafka_sink.serde.column_types import (
+    ColumnField,
+    ColumnType,
+    Kind,
+    check_distinct_fields,
+    near_name,
+)
 
 # A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
 JsonSchema: TypeAlias = Mapping[str, Any] | bool
@@ -132,9 +138,7 @@ def _derived(column: ColumnType, path: str) -> dict[str, Any]:
     elif kind is Kind.STRUCT:
         # With false, a later version that adds an optional field is backward compatible.
         found["additionalProperties"] = False
-        found["properties"] = {
-            each.name: _part(each, f"{path}.{each.name}") for each in column.fields
-        }
+        found["properties"] = {x.name: _part(x, f"{path}.{x.name}") for x in column.fields}
         required = [each.name for each in column.fields if not each.is_nullable]
         if required:
             found["required"] = required
@@ -161,11 +165,7 @@ def _check_types(column: ColumnType, path: str) -> None:
             "to string, or drop it"
         )
         raise DataException(message)
-    names = [each.name for each in column.fields]
-    if kind is Kind.STRUCT and len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        message = f"column {path} has two fields named {twice}: expected each name once"
-        raise DataException(message)
+    check_distinct_fields(column, path)
     for _, inside, each in _parts(column, path):
         _check_types(each.type, inside)
 

@@ -13,6 +13,7 @@ import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import IntegerType, StringType, StructType
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
 from support.spark.sink import save
@@ -117,6 +118,20 @@ def test_json_is_the_whole_row_as_the_value_and_otherwise_a_column(spark: SparkS
     frame = spark.createDataFrame([("x", 1)], "json STRING, n INT")
     (row,) = to_kafka(frame, key="json").collect()
     assert row.asDict() == {"key": "x", "value": '{"json":"x","n":1}'}
+
+
+def test_a_null_of_a_column_with_a_default_is_left_out_of_json_with_a_schema(
+    spark: SparkSession,
+) -> None:
+    default = {"CURRENT_DEFAULT": "'x'", "EXISTS_DEFAULT": "'x'"}
+    kind = StructType().add("n", IntegerType()).add("c", StringType(), metadata=default)
+    frame = spark.createDataFrame([(1, None), (2, "y")], kind)
+    texts = ['{"n":1}', '{"n":2,"c":"y"}']
+    rows = to_kafka(frame, value="json_sr").collect()
+    assert [row["value"]["json"] for row in rows] == texts
+    keyed = frame.select(F.struct("*").alias("k"))
+    rows = to_kafka(keyed, key="k", value="json", key_format="json_sr").collect()
+    assert [row["key"]["json"] for row in rows] == texts
 
 
 def test_a_name_that_no_column_has_is_refused_with_the_nearest(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     DataType,
     MapType,
     StringType,
+    StructField,
     StructType,
     VariantType,
 )
@@ -28,6 +29,8 @@ from spark_kafka_sink.spark.session import check_frame
 JSON: Final = "json"
 _FORMATS: Final = (AVRO, JSON_SR)
 _BYTES: Final = ("key", "value")
+# Spark's name for the metadata of a column with a DEFAULT value.
+_HAS_DEFAULT: Final = "EXISTS_DEFAULT"
 # By default, to_json cuts times to milliseconds and writes them in the time zone of the session.
 _EXACT_TIMES: Final = {
     "timeZone": "UTC",
@@ -121,7 +124,7 @@ def _key(kind: DataType, key_format: str) -> Column:
             "expected a struct, such as functions.struct('id')"
         )
         raise DataException(message)
-    rows = numbered_json(F.to_json(key, _EXACT_TIMES), kind)
+    rows = numbered_json(F.to_json(_without_defaults(key, kind), _EXACT_TIMES), kind)
     return rows.alias("key", metadata=as_metadata(JSON_SR, kind))
 
 
@@ -141,12 +144,24 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
     if argument == "value" and given == JSON_SR:
-        return numbered_json(F.to_json(F.struct("*"), _EXACT_TIMES), df.schema)
+        row = _without_defaults(F.struct("*"), df.schema)
+        return numbered_json(F.to_json(row, _EXACT_TIMES), df.schema)
     if argument == "value" and _is_format(given):
         return F.struct("*")
     if given not in df.columns:
         raise DataException(_unknown(df, argument, given))
     return df[f"`{given.replace('`', '``')}`"]
+
+
+def _without_defaults(struct: Column, kind: StructType) -> Column:
+    """Return a struct without the DEFAULT values of columns of tables.
+
+    `to_json` writes null for such columns, although it leaves out other fields that are null.
+    """
+    if not any(_HAS_DEFAULT in field.metadata for field in kind.fields):
+        return struct
+    fields = [StructField(each.name, each.dataType, each.nullable) for each in kind.fields]
+    return struct.cast(StructType(fields))
 
 
 def _is_row(given: str | Column) -> bool:

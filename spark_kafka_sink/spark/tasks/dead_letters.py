@@ -325,10 +325,11 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_nested(kind):
         return _with_valid_text(column.view(_with_distinct_fields(kind)))
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not is_text and not pa.types.is_binary(kind):
         return column
     column = column.cast(pa.large_binary())
-    return column if name in ("key", "value") else valid_utf8(column)
+    return valid_utf8(column) if is_text and name not in ("key", "value") else column
 
 
 def _with_valid_text(column: pa.Array) -> pa.Array:

@@ -54,16 +54,22 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
             good[rows] = False
             if len(rows):
                 faults.append(fault._replace(rows=rows))
-    return EncodedRows(_with_headers(batch, encodings), faults)
+    return EncodedRows(_with_headers(batch, encodings, is_encoded=True), faults)
 
 
-def _with_headers(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.RecordBatch:
-    """Return the batch with the headers of its encodings, for rows whose column is not null."""
+def _with_headers(
+    batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding], *, is_encoded: bool
+) -> pa.RecordBatch:
+    """Return the batch with the headers of its encodings, for rows whose column is not null.
+
+    If the rows are not encoded, add no headers, but return the same types of columns.
+    """
     added = []
     for encoding in encodings:
         if encoding.header is not None:
             key, value = encoding.header
-            rows = np.flatnonzero(to_numpy(batch.column(encoding.column).is_valid()))
+            valid = to_numpy(batch.column(encoding.column).is_valid())
+            rows = np.flatnonzero(valid & is_encoded)
             values = pa.repeat(pa.scalar(value, pa.large_binary()), len(rows))
             added.append(AddedHeader(key, rows, values))
     if not added:
@@ -119,6 +125,8 @@ def bad_batch(
         # The rows of a JsonPlan are JSON already.
         texts = found if isinstance(encoding.plan, JsonPlan) else json_texts(found)
         rows = rows.set_column(number, encoding.column, texts)
+    # The other bad rows of the task are encoded, and may be in the same file.
+    rows = _with_headers(rows, encodings, is_encoded=False)
     codes = np.full(len(fault.rows), FAULTS.index(fault.fault), np.uint8)
     as_json = tuple(encoding.column for encoding in encodings)
     return BadBatch(rows, codes, numbers[fault.rows], fault.message, as_json)

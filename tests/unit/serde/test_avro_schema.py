@@ -263,6 +263,10 @@ def test_derived_records_have_distinct_names() -> None:
             r"column value\[\]\[\] is of type null, for which no Avro schema can be derived",
         ),
         (pa.null(), "column value is of type null, for which no Avro schema can be derived"),
+        (
+            pa.struct([("a", pa.struct([("id", pa.int32()), ("id", pa.int64())]))]),
+            "column value.a has two fields named id: expected each name once; rename or drop one",
+        ),
     ],
 )
 def test_what_has_no_schema_is_refused_with_its_path(kind: pa.DataType, words: str) -> None:

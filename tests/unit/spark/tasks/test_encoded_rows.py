@@ -148,6 +148,32 @@ def test_dead_letter_files_have_the_row_as_json(tmp_path: Path) -> None:
     assert found["5"][1] == "value"
 
 
+@pytest.mark.parametrize("headers", [None, [], [("h", b"v")]])
+def test_one_file_has_rows_with_faults_of_both_kinds(
+    tmp_path: Path, headers: list[tuple[str, bytes]] | None
+) -> None:
+    chosen = options(onError="deadLetter", deadLetterPath=str(tmp_path))
+    header = ("__value_schema_id", b"id")
+    encodings = (replace(chosen.encodings[0], header=header),)
+    chosen = replace(chosen, encodings=encodings, topic=None)
+    columns: dict[str, Any] = {
+        "value": pa.array([ROWS[1], ROWS[0]], ROW),
+        "topic": ["t", None],  # the second row can be encoded, and has no topic
+    }
+    if headers is not None:
+        columns["headers"] = pa.array([headers] * 2, pa.map_(pa.string(), pa.binary()))
+    with TaskRows(chosen, cast(TaskProducer, Recording()), 7, 0) as rows:
+        rows.append(pa.record_batch(columns))
+        report = rows.finish()
+    (file,) = report.files
+    found = {row["pykafka_error_row"]: row for row in parquet.read_table(file).to_pylist()}
+    assert json.loads(found[0]["value"]) == ROWS[1]
+    assert found[1]["value"] == GOOD[0][1]
+    given = [{"key": key, "value": value} for key, value in headers or ()]
+    assert (found[0]["headers"] or []) == given
+    assert found[1]["headers"] == [*given, {"key": header[0], "value": header[1]}]
+
+
 def test_json_gets_the_prefix_and_a_dead_letter_is_the_row_without_it() -> None:
     kind = pa.struct([("n", pa.float64()), ("name", pa.string())])
     schema = {"required": ["name"]}
