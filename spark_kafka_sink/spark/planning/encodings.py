@@ -43,7 +43,11 @@ from spark_kafka_sink.spark.planning.given_schemas import (
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
 from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
-from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
+from spark_kafka_sink.spark.planning.registry_questions import (
+    RegistryQuestion,
+    answers,
+    inherited_login,
+)
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
@@ -93,14 +97,14 @@ def with_registered_encodings(
 ) -> SinkOptions:
     """Ask the schema registry. Return the options with the encodings of the columns.
 
-    The returned options have no settings of the registry, because tasks do not need them. Options
-    without a registry are returned as they are. may_remember: whether a schema that was chosen
+    The returned options have neither settings of the registry nor schemas, because tasks do not
+    need them. may_remember: whether a schema that was chosen
     before may be used again, for latest.cache.ttl.sec, and longer while the registry does not
     respond. Raise the exceptions of `choose_schema`.
     """
     settings = options.registry
     if settings is None:
-        return options
+        return replace(options, formats=FormatOptions()) if options.encodings else options
     chosen = chosen_formats(options.formats, schema)
     questions = []
     for column in _columns(chosen, schema):
@@ -109,9 +113,11 @@ def with_registered_encodings(
         if not _has_id(settings, column.name, chosen):
             own = replace(settings, schema_id=None)
         write_id = "" if may_remember else options.write_id or ""
-        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format, write_id))
+        login = inherited_login(own, options.producer)
+        asked = RegistryQuestion(own, column.name, options.topic, schema_format, write_id, login)
+        questions.append(asked)
     encodings = answers(questions, options.producer, may_remember=may_remember)
-    return replace(options, encodings=tuple(encodings), registry=None)
+    return replace(options, encodings=tuple(encodings), formats=FormatOptions(), registry=None)
 
 
 def _columns(chosen: Mapping[str, str], schema: T.StructType) -> list[T.StructField]:

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.model import Secret
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
 from spark_kafka_sink.serde.wire_format import schema_id_header
 from spark_kafka_sink.spark.formats import ColumnEncoding
@@ -49,7 +50,8 @@ class RegistryQuestion:
     """The values that determine which schema a column has in the registry.
 
     topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`;
-    empty for a micro-batch.
+    empty for a micro-batch. login: the options of the brokers that the credentials of the registry
+    are taken from (`inherited_login`).
     """
 
     settings: RegistrySettings
@@ -57,6 +59,7 @@ class RegistryQuestion:
     topic: str | None
     schema_format: SchemaFormat
     write_id: str
+    login: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_about_one_schema(self) -> bool:
@@ -67,7 +70,7 @@ class RegistryQuestion:
     def digest(self) -> str:
         """A digest of all settings on which the choice of the schema depends."""
         own = self.settings
-        connection = [(name, secret.value) for name, secret in own.connection]
+        connection = [*((name, secret.value) for name, secret in own.connection), *self.login]
         policy = replace(own, connection=(), cache_ttl_s=0)
         asked = self.schema_format
         references = asked.given_references()
@@ -88,6 +91,17 @@ class RegistryQuestion:
             raise ConfigException(message)
         header = schema_id_header(self.column, chosen.guid)
         return replace(found, prefix=b"", header=header)
+
+
+def inherited_login(
+    settings: RegistrySettings, config: ProducerConfig
+) -> tuple[tuple[str, str], ...]:
+    """Return the options ``sasl.*`` of the brokers if the registry's credentials are from there."""
+    if not any("INHERIT" in secret.value.upper() for _, secret in settings.connection):
+        return ()
+    names = [each.name for each in option_fields() if each.name.startswith("sasl_")]
+    found = [(name, getattr(config, name)) for name in names]
+    return tuple((n, each.value if isinstance(each, Secret) else str(each)) for n, each in found)
 
 
 def answers(

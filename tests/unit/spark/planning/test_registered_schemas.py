@@ -936,6 +936,26 @@ def test_writes_with_equal_options_that_are_planned_at_once_ask_once_each(
     assert server.asked() == [LATEST]
 
 
+def test_the_brokers_credentials_count_if_the_registry_inherits_them(
+    server: RegistryServer, clock: Now
+) -> None:
+    def stream(user: str, more: Mapping[str, str]) -> ColumnEncoding:
+        login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+        login |= {"kafka.sasl.username": user, "kafka.sasl.password": "of-the-user"}
+        return batch(server, more={**login, **more})
+
+    server.add("t-value", DERIVED)
+    inherited = {"basic_auth_credentials_source": "SASL_INHERIT"}
+    for _ in range(2):
+        stream("first", inherited)
+    assert server.asked() == [LATEST]
+    stream("second", inherited)
+    assert server.asked() == [LATEST]
+    for user in ("first", "second"):
+        stream(user, {})
+    assert server.asked() == [LATEST]
+
+
 def test_other_processes_of_the_driver_know_it(
     server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
