@@ -49,7 +49,7 @@ class Program:
         if self.world.random.random() < 0.5:
             self._rest()
         if not self.is_closing and self._interrupt is None and self.world.random.random() < 0.2:
-            self._call("the end of an unclosed producer", self._leave_unclosed)
+            self._call("the end of an unclosed producer", self._collect_producer)
             return
         self._flush_all()
         self._call("close", self._close)
@@ -78,7 +78,7 @@ class Program:
         is_left = self.producer._state.accumulator.has_incomplete or self.producer._feeder._pending
         self._require(not is_left or self.is_closing, "rows wait for a flush")
 
-    def _leave_unclosed(self) -> None:
+    def _collect_producer(self) -> None:
         """Wait for the thread of a producer that is garbage-collected; it delivers its rows."""
         # Callbacks may use the producer after its end. The thread logs lost rows.
         self.is_closing = self.ledger.is_reported = True
