@@ -328,9 +328,10 @@ class Demo:
             while process.poll() is None and records < _KILLED_AT:
                 time.sleep(_POLL_S)
                 records = count_written()
+        end = "killed" if process.poll() is None else "the job ended before it could be killed"
         kill(process)
         print(
-            f"\nkilled: the topic has {records:,} records, and a read_committed reader sees "
+            f"\n{end}: the topic has {records:,} records, and a read_committed reader sees "
             f"{self.digest_of(topic).records:,}",
             flush=True,
         )

@@ -69,9 +69,11 @@ def test_python_3_14_is_tested_with_each_spark_that_supports_it(
     assert run(monkeypatch, tmp_path, cells, *matrix.SPARKS) == 0
     table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
     ran = [tuple(line.split()[:2]) for line in table.splitlines()]
-    assert [spark for spark, python in ran if python == "3.14"] == ["4.2", "4.3"]
+    assert [spark for spark, python in ran if python == "3.14"] == [*matrix.SPARKS]
     assert [spark for spark, python in ran if python == "3.13"] == [*matrix.SPARKS, "4.3"]
     assert table.count("not run: no python3.14 on the PATH") == 2
+    for spark in ("4.0", "4.1"):
+        assert f"not run: pyspark {spark} does not support Python 3.14" in table
 
 
 def test_the_pythons_of_the_tests_are_those_of_the_package_and_of_its_release() -> None:
