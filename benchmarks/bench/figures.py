@@ -17,7 +17,6 @@ from typing import Any, Final
 from support.documents.made_tables import with_tables
 
 from bench import figures_of_runs, speed_chart
-from bench.cells import CODECS
 from bench.figures_of_runs import SIZES
 from bench.report import markdown_table, rows_of, write_report
 from bench.results import Measured, Spread, rate_ratio_of, read_results
@@ -25,8 +24,8 @@ from bench.rounds import Result
 from bench.targets import free_sink_s
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-# The folders of the runs: with Spark's defaults; set otherwise, and so for large rows; and on
-# another machine.
+# The folders of the runs: with conf/spark-defaults.conf; set otherwise, and so for large rows; and
+# on another machine.
 RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported")
 DOCUMENTS: Final = (
     DOCS / "contributing" / "benchmarks.md",
@@ -37,7 +36,7 @@ CHART: Final = DOCS / "pictures" / "speed.svg"
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
 # Suffixes of the names of cells.
 _SHOWN: Final = {"no compression": "", "lz4": "-lz4", "zstd": "-zstd"}
-_BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
+_BY_PARTITIONS: Final = {"12 partitions": "", "100": "-100p", "1,000": "-1000p"}
 
 _Cells = Mapping[str, Measured]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
@@ -133,13 +132,14 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     """Yield R1's rows per second by the number of partitions."""
 
     def texts(size: str) -> Iterator[str]:
-        for ending in _BY_PARTITIONS.values():
-            ours = cells[size + ending].results[_OURS]
+        one = cells[f"{size}-100p"].results["R1p"]  # a topic of one partition
+        others = (cells[size + ending].results[_OURS] for ending in _BY_PARTITIONS.values())
+        for ours in (one, *others):
             thousands = [ours.rows / timing.seconds / 1e3 for timing in ours.measurements]
             yield Spread.of(thousands).text(0 if size != "10KB" else 1)
 
-    lines = ([what, *texts(size)] for size, what in SIZES.items() if f"{size}-1p" in cells)
-    yield from markdown_table(["R1, k rows/s", *_BY_PARTITIONS], lines)
+    lines = ([what, *texts(size)] for size, what in SIZES.items() if f"{size}-1000p" in cells)
+    yield from markdown_table(["R1, k rows/s", "1 partition", *_BY_PARTITIONS], lines)
 
 
 def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -188,13 +188,12 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     return table
 
 
-_CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in CODECS}
 _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,
-    "codecs": _matrix(_CODECS),
+    "codecs": _matrix(_SHOWN),
     "tuned": _matrix(_SHOWN, title="rows of"),
     "default": _matrix(_SHOWN, _USUAL, title="rows of"),
-    "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
+    "kinds": _matrix({"keys": "", "no keys": "-nokey"}),
     "perf_test": _perf_test,
     "partitions_to": _matrix(_BY_PARTITIONS),
     "partitions_to_usual": _matrix(_BY_PARTITIONS, _USUAL),
