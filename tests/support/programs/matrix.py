@@ -134,11 +134,7 @@ def main() -> int:
     (wheel,) = logs.glob("*.whl")
     rows: list[str] = []
     outcomes: list[bool | None] = []
-    cells = [
-        (spark, version, KAFKAS[0])
-        for spark in args.spark
-        for version in args.python
-    ]
+    cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
     cells += [(args.spark[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
     for spark, version, kafka in cells:
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
