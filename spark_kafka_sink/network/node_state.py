@@ -409,7 +409,8 @@ class NodeState:
 
 def next_look(since: float, now: float) -> float:
     """Return when to look again for a login that has been awaited since `since`."""
-    return since + ((now - since) // _LOOK_S + 1) * _LOOK_S
+    found = since + ((now - since) // _LOOK_S + 1) * _LOOK_S
+    return found if found > now else found + _LOOK_S
 
 
 def _where_in_login(connection: Connection) -> str:

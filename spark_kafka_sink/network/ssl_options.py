@@ -110,12 +110,13 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     Log a warning if host names are not checked. Raise ConfigException if a file cannot be used.
     """
     found = _read_settings(config, values)
-    if found.chain is None:
+    if found.key is None:
         return found
-    # The key and its certificates may be two files, which may be replaced between two reads.
+    # The key, its password and its certificates may be several files, which may be replaced between
+    # two reads.
     for _ in range(_MOST_READS):
         before, found = found, _read_settings(config, values)
-        if (found.key, found.chain) == (before.key, before.chain):
+        if found == before:
             break
     return found
 

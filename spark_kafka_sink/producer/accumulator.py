@@ -263,7 +263,7 @@ class RecordAccumulator:
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
         retained = RetainedBuffer(len(encoded.buffer)) if is_kept else None
         edges = bounds.tolist()
-        charged, full = 0, []
+        charged, full, is_out_of_order = 0, [], False
         for number, cut in enumerate(cuts):
             topic_partition = partitions[cut.run]
             batch = self._open.get(topic_partition)
@@ -274,12 +274,18 @@ class RecordAccumulator:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
             elif now < batch.created_at:  # these rows have waited longer than the batch
-                self._restart_age(topic_partition, batch, now)
+                # After linger_s, the batch is due. Its younger rows keep their delivery.timeout.ms.
+                older = max(now, batch.created_at - self._linger_s)
+                is_out_of_order |= older < batch.created_at
+                batch.restart_age(older)
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
             batch.append(piece, records, cut.max_timestamp_ms, retained, owner, cut.start)
             charged += batch.copied_bytes - copied
+        if is_out_of_order:
+            _sort_by_age(self._open)
+            _sort_by_age(self._incomplete)
         if retained is not None:
             charged += retained.size_bytes
         self.pool.charge(charged)
@@ -322,13 +328,6 @@ class RecordAccumulator:
         _put_by_age(self._open, tp, batch)
         _put_by_age(self._incomplete, batch, batch)
         return batch
-
-    def _restart_age(
-        self, topic_partition: TopicPartition, batch: ProducerBatch, now: float
-    ) -> None:
-        batch.restart_age(now)
-        _put_by_age(self._open, topic_partition, batch)
-        _put_by_age(self._incomplete, batch, batch)
 
     def _seal(self, topic_partition: TopicPartition, batch: ProducerBatch) -> None:
         batch.seal()
@@ -494,15 +493,13 @@ class RecordAccumulator:
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Insert a batch behind all batches that are at least as old, or move it there.
+    """Insert a batch behind all batches that are at least as old.
 
     Usually the new batch is the youngest. But if its rows have waited in a chunk, its age is the
     chunk's age.
     """
     newer = []
     for other in reversed(batches):
-        if batches[other] is batch:
-            continue
         if batches[other].created_at <= batch.created_at:
             break
         newer.append(other)
@@ -512,6 +509,13 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         moved = batches[each]
         del batches[each]
         batches[each] = moved
+
+
+def _sort_by_age(batches: dict[_Key, ProducerBatch]) -> None:
+    for key in sorted(batches, key=lambda key: batches[key].created_at):
+        moved = batches[key]
+        del batches[key]  # `pop` is not used: see above
+        batches[key] = moved
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:

@@ -82,6 +82,11 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
     return int(found[2]) if found else None
 
 
+def has_batch_id(options: Mapping[str, str]) -> bool:
+    """Return whether a micro-batch was passed on; a writer that is used again has empty options."""
+    return bool(options.get(BATCH_ID_OPTION))
+
+
 def is_of_save(options: Mapping[str, str]) -> bool:
     """Return whether ``save()`` has put a batch id into the options."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))

@@ -132,6 +132,9 @@ def test_a_null_of_a_column_with_a_default_is_left_out_of_json_with_a_schema(
     keyed = frame.select(F.struct("*").alias("k"))
     rows = to_kafka(keyed, key="k", value="json", key_format="json_sr").collect()
     assert [row["key"]["json"] for row in rows] == texts
+    for column in (F.col("k"), F.array("k").alias("k"), F.create_map(F.lit("m"), "k").alias("k")):
+        (row, _) = to_kafka(keyed.select(column), value="json_sr").collect()
+        assert '"c"' not in row["value"]["json"]
 
 
 def test_a_name_that_no_column_has_is_refused_with_the_nearest(spark: SparkSession) -> None:

@@ -158,10 +158,23 @@ def _without_defaults(struct: Column, kind: StructType) -> Column:
 
     `to_json` writes null for such columns, although it leaves out other fields that are null.
     """
-    if not any(_HAS_DEFAULT in field.metadata for field in kind.fields):
-        return struct
-    fields = [StructField(each.name, each.dataType, each.nullable) for each in kind.fields]
-    return struct.cast(StructType(fields))
+    plain = _plain(kind)
+    return struct if plain.jsonValue() == kind.jsonValue() else struct.cast(plain)
+
+
+def _plain(kind: DataType) -> DataType:
+    """Return a type without DEFAULT values at any depth."""
+    if isinstance(kind, StructType):
+        fields = []
+        for each in kind.fields:
+            kept = {} if _HAS_DEFAULT in each.metadata else each.metadata
+            fields.append(StructField(each.name, _plain(each.dataType), each.nullable, kept))
+        return StructType(fields)
+    if isinstance(kind, ArrayType):
+        return ArrayType(_plain(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_plain(kind.keyType), _plain(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
 def _is_row(given: str | Column) -> bool:

@@ -59,7 +59,7 @@ class RegistryQuestion:
     topic: str | None
     schema_format: SchemaFormat
     write_id: str
-    login: tuple[tuple[str, str], ...] = ()
+    login: tuple[tuple[str, object], ...] = ()
 
     @property
     def is_about_one_schema(self) -> bool:
@@ -70,7 +70,10 @@ class RegistryQuestion:
     def digest(self) -> str:
         """A digest of all settings on which the choice of the schema depends."""
         own = self.settings
-        connection = [*((name, secret.value) for name, secret in own.connection), *self.login]
+        connection = [
+            (name, each.value if isinstance(each, Secret) else str(each))
+            for name, each in (*own.connection, *self.login)
+        ]
         policy = replace(own, connection=(), cache_ttl_s=0)
         asked = self.schema_format
         references = asked.given_references()
@@ -95,13 +98,16 @@ class RegistryQuestion:
 
 def inherited_login(
     settings: RegistrySettings, config: ProducerConfig
-) -> tuple[tuple[str, str], ...]:
-    """Return the options ``sasl.*`` of the brokers if the registry's credentials are from there."""
-    if not any("INHERIT" in secret.value.upper() for _, secret in settings.connection):
+) -> tuple[tuple[str, object], ...]:
+    """Return the options ``sasl.*`` of the brokers if the registry's credentials may be from there.
+
+    The source of the credentials may also be a reference.
+    """
+    sources = [each.value for name, each in settings.connection if name.endswith(".source")]
+    if not any("INHERIT" in each.upper() or "${" in each for each in sources):
         return ()
     names = [each.name for each in option_fields() if each.name.startswith("sasl_")]
-    found = [(name, getattr(config, name)) for name in names]
-    return tuple((n, each.value if isinstance(each, Secret) else str(each)) for n, each in found)
+    return tuple((name, getattr(config, name)) for name in names)
 
 
 def answers(

@@ -80,8 +80,7 @@ class Program:
 
     def _collect_producer(self) -> None:
         """Wait for the thread of a producer that is garbage-collected; it delivers its rows."""
-        # Callbacks may use the producer after its end. The thread logs lost rows.
-        self.is_closing = self.ledger.is_reported = True
+        self.is_closing = True  # callbacks may use the producer after its end
         self.producer._state.end_when_idle()
         self.producer._thread.join(None)
 

@@ -13,7 +13,7 @@ from simulation.threads.producer_log import ProducerLog
 from simulation.threads.program import Program
 from simulation.threads.sockets import Network
 from simulation.threads.world import World
-from spark_kafka_sink.client import base_producer
+from spark_kafka_sink.client import base_producer, io_thread
 
 # Requests in flight when a producer is closed have arrived by then.
 _SETTLED_S = 100.0
@@ -50,6 +50,7 @@ class Run:
             with (
                 handed_in(self.world, self._network),
                 mock.patch.object(base_producer, "logger", log),
+                mock.patch.object(io_thread, "logger", log),
             ):
                 self.world.run(self._program.main)
         finally:

@@ -110,6 +110,13 @@ def test_a_batch_is_as_old_as_its_oldest_rows() -> None:
     producer.now = 6.0
     producer.append(0, [b"w"])
     assert [b.created_at for b in accumulator.incomplete] == [3.0, 4.0, 6.0]
+    # Rows that have waited for longer than linger.ms make the batch due. That takes no more of the
+    # younger rows' delivery.timeout.ms than linger.ms.
+    producer = PureProducer([1], Settings(linger=5.0, delivery_timeout=30.0))
+    for created_at in (100.0, 50.0):
+        producer.now = created_at
+        producer.append(0, [b"v"])
+    assert [b.created_at for b in producer.accumulator.sendable(100.0)] == [95.0]
 
 
 def test_a_batch_that_expires_while_it_is_worked_on_is_no_reason_to_look_again() -> None:

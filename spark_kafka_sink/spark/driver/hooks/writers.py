@@ -51,7 +51,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
 from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
-from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
+from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, QUERY_OPTION, has_batch_id
 from spark_kafka_sink.spark.options import has_full_traceback
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -384,19 +384,20 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
         if write.format.lower() != name:
             return method(writer, *args, **kwargs)
         session = None if kind.notes is None else writer._spark
+        before = noted(writer, _HANDED_ON, {})
         try:
             write, handed_on = _checked(kind, writer, session, write)
         except KafkaException as error:
             if not has_full_traceback(write.options):
                 shorten(error)
             raise
-        with _of_micro_batch(kind, writer, session, write) as of_micro_batch:
+        with _of_micro_batch(kind, writer, session, write, before) as of_micro_batch:
             write = write._replace(options=join_options(write.options, of_micro_batch))
             if _has_nothing_to_write(kind, session, write):
                 return None
             kwargs |= handed_on | of_micro_batch
             with (
-                reporting_error(write.options, has_lines=BATCH_ID_OPTION in write.options),
+                reporting_error(write.options, has_lines=has_batch_id(write.options)),
                 explained(session),
                 renewing_token({} if kind.set_mode is None else write.options, writer),
                 _appending(writer, kind, write),
@@ -451,28 +452,30 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
 
 @contextmanager
 def _of_micro_batch(
-    kind: SparkWriter, writer: Any, session: Any, write: Write
+    kind: SparkWriter, writer: Any, session: Any, write: Write, before: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
+    """Yield the options that pass on the micro-batch of a ``save()``: `saves.save_of_micro_batch`.
 
-    See `saves.save_of_micro_batch`. session: None over Spark Connect, where a function of
-    foreachBatch does not know its query. Raise ConfigException for a second save.
+    session: None over Spark Connect, where a function of foreachBatch does not know its query.
+    before: what an earlier call handed on. Raise ConfigException for a second save.
     """
-    is_plain = is_off(write.options) and "delegationtoken" not in write.options
+    gone = {name: "" for name in (BATCH_ID_OPTION, QUERY_OPTION) if before.get(name)}
+    is_plain = is_off(write.options) and write.options.get("delegationtoken", "").lower() != "true"
+    note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | gone)
     if is_plain or not _is_own_job(kind, session, write):
-        yield {}
+        yield gone
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
 
     with save_of_micro_batch(write.options, session.sparkContext.getLocalProperty) as found:
         note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | found)
-        yield found
+        yield gone | found
 
 
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether the user saves a job without `write_batch`; False over Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
-    return is_batch and BATCH_ID_OPTION not in write.options
+    return is_batch and not has_batch_id(write.options)
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:

@@ -21,6 +21,7 @@ from spark_kafka_sink.spark.micro_batch import (
     DESCRIPTION,
     QUERY_ID,
     MicroBatch,
+    batch_id_of,
     micro_batch_in,
 )
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -248,6 +249,7 @@ def test_a_save_in_foreachbatch_needs_the_run_of_its_query(spark: Spark) -> None
     [
         {"txnversion": "20260131"},
         {"exactlyonce": "false"},
+        {"exactlyonce": "false", "delegationtoken": "false"},
         {},  # without txnVersion, the plan refuses it
     ],
 )
@@ -257,6 +259,39 @@ def test_other_saves_in_foreachbatch_are_jobs(spark: Spark, options: dict[str, s
         spark.save(**options)
     assert not any(BATCH_ID_OPTION in each for each in spark.saved)
     assert len(spark.saved) == 2
+
+
+@pytest.mark.parametrize(
+    "later", [{"txnversion": "20260131"}, {"exactlyonce": "false"}], ids=["version", "off"]
+)
+def test_a_later_save_of_the_same_writer_is_a_job_of_its_own(
+    spark: Spark, later: dict[str, str]
+) -> None:
+    spark.in_batch(7)
+    writer = FakeWriter(spark, GIVEN | {"txnversion": "7"})
+    spark.save(writer)
+    for _ in range(2):
+        writer._options |= later
+        spark.save(writer)
+        options = {name: text for name, text in spark.saved[-1].items() if name != "txnappid"}
+        assert micro_batch_in(options) is None
+        if "exactlyonce" in later:
+            options.pop("txnversion")
+        else:
+            options["txnappid"] = "app"
+        checked, batch_id = KafkaDataSource(options).check(ROWS)
+        assert batch_id is None
+        assert (checked.exactly_once is None) == ("exactlyonce" in later)
+
+
+@pytest.mark.parametrize("token", [True, False])
+def test_with_a_delegation_token_a_save_in_foreachbatch_is_a_micro_batch(
+    spark: Spark, *, token: bool
+) -> None:
+    spark.in_batch(7)
+    for _ in range(2):
+        spark.save(exactlyonce="false", delegationtoken=f"{token}")
+    assert [batch_id_of(each) for each in spark.saved] == [7 if token else None] * 2
 
 
 def test_a_save_outside_of_foreachbatch_is_a_job(spark: Spark) -> None:
