@@ -63,6 +63,8 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
 # micro-batch on to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
+# Replaces an option of an earlier micro-batch.
+_NONE: Final = "none:"
 _FIRST_TRY: Final = "first"
 _RETRY: Final = "retry"
 _FROM_HERE: Final = re.compile("(write_batch|save):(-?[0-9]+)")
@@ -82,9 +84,24 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
     return int(found[2]) if found else None
 
 
+def without_micro_batch(before: Mapping[str, str]) -> dict[str, str]:
+    """Return options that replace those of an earlier micro-batch, which Spark's writer keeps.
+
+    before: the options that were handed on before. Return no options if there was no micro-batch.
+    """
+    return {name: _NONE for name in (BATCH_ID_OPTION, QUERY_OPTION) if name in before}
+
+
+def drop_replaced(options: dict[str, str]) -> None:
+    """Remove what `without_micro_batch` has put into options."""
+    for name in (BATCH_ID_OPTION, QUERY_OPTION):
+        if options.get(name) == _NONE:
+            del options[name]
+
+
 def has_batch_id(options: Mapping[str, str]) -> bool:
-    """Return whether a micro-batch was passed on; a writer that is used again has empty options."""
-    return bool(options.get(BATCH_ID_OPTION))
+    """Return whether a micro-batch was passed on."""
+    return options.get(BATCH_ID_OPTION, _NONE) != _NONE
 
 
 def is_of_save(options: Mapping[str, str]) -> bool:
@@ -103,7 +120,7 @@ def query_option(micro_batch: MicroBatch) -> dict[str, str]:
 def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
     """Return the micro-batch in the options, None if there is none, or its query is unknown."""
     batch_id = batch_id_of(options)
-    if batch_id is None or QUERY_OPTION not in options:
+    if batch_id is None or options.get(QUERY_OPTION, _NONE) == _NONE:
         return None
     query_id, run_id, tries, name = options[QUERY_OPTION].split(" ", 3)
     return MicroBatch(query_id, batch_id, run_id, name, is_retry=tries == _RETRY)

@@ -24,6 +24,7 @@ from spark_kafka_sink.spark.micro_batch import (
     QUERY_OPTION,
     MicroBatch,
     batch_id_of,
+    drop_replaced,
     is_of_save,
     micro_batch_in,
 )
@@ -158,10 +159,9 @@ class KafkaDataSource(DataSource):
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
         if is_of_save(given):
             given.pop("txnversion", None)  # it is the batch id
-        for name in (BATCH_ID_OPTION, QUERY_OPTION):
-            # Empty: an earlier save of the same writer has passed on its micro-batch.
-            if batch_id is not None or given.get(name) == "":
-                given.pop(name, None)
+        drop_replaced(given)
+        for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
+            given.pop(name, None)
         options = _checked_options(given, schema, reads_files=reads_files)
         if options.exactly_once is not None:
             query_id = None if micro_batch is None else micro_batch.query_id

@@ -51,7 +51,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
 from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
-from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, QUERY_OPTION, has_batch_id
+from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, has_batch_id, without_micro_batch
 from spark_kafka_sink.spark.options import has_full_traceback
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -459,7 +459,7 @@ def _of_micro_batch(
     session: None over Spark Connect, where a function of foreachBatch does not know its query.
     before: what an earlier call handed on. Raise ConfigException for a second save.
     """
-    gone = {name: "" for name in (BATCH_ID_OPTION, QUERY_OPTION) if before.get(name)}
+    gone = without_micro_batch(before)
     is_plain = is_off(write.options) and write.options.get("delegationtoken", "").lower() != "true"
     note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | gone)
     if is_plain or not _is_own_job(kind, session, write):

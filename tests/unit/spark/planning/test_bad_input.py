@@ -269,7 +269,7 @@ def test_what_is_like_no_option_is_answered_with_none(name: str, nearest: str) -
     assert said.partition("did you mean ")[2].partition("?")[0] == nearest
 
 
-@pytest.mark.parametrize("value", ["7", "x", "", "write_batch"])
+@pytest.mark.parametrize("value", ["7", "x", "", "write_batch", "none"])
 def test_the_number_of_a_micro_batch_is_no_option_of_users(value: str) -> None:
     said = refusal({"pykafka.batch.id": value})
     assert is_sentence_about(said, "option pykafka.batch.id is not an option of the pykafka sink")
