@@ -19,7 +19,7 @@ from spark_kafka_sink.client.appender import SLICE_BYTES
 
 _RUNS: Final = Path(__file__).parents[3] / "docs" / "benchmarks"
 RESULTS: Final = {
-    "EPYC": _RUNS / "reported" / "results.json",
+    "EPYC": _RUNS / "scaling" / "results.json",  # older, with cells of one partition
     "Xeon": _RUNS / "xeon" / "reported" / "results.json",
 }
 SIZES: Final = ("100B", "1KB", "10KB")
