@@ -275,8 +275,8 @@ class ColumnProducer:
         lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch or table; see `KafkaProducer.append`."""
-        progress = _Progress()
         if isinstance(record_batch, pa.RecordBatch):
+            progress = _Progress(record_batch.num_rows, "batch")
             try:
                 self._append_batch(
                     topic,
@@ -287,19 +287,18 @@ class ColumnProducer:
                     lingers_since,
                     progress,
                 )
-            except KafkaException as error:
+            except BaseException as error:  # an interrupt may come at any time
                 if not progress.appended:
                     raise
-                rows = record_batch.num_rows
-                raise error.with_message(_with_progress(error, progress, rows, "batch")) from error
-            except BaseException as error:  # an interrupt, or user code
-                _note_progress(error, progress, record_batch.num_rows, "batch")
+                if isinstance(error, KafkaException):
+                    raise progress.in_message(error) from error
+                add_last_line(error, str(progress))
                 raise
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
         self._caller.before_append()
-        first, rows, total = 0, 0, table.num_rows
+        first, rows, progress = 0, 0, _Progress(table.num_rows, "table")
         try:
             for batch in table.to_batches():
                 first, rows = first + rows, batch.num_rows
@@ -307,15 +306,13 @@ class ColumnProducer:
                     topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
                 )
         except BaseException as error:  # an interrupt may also come between two batches
-            if progress.appended:
-                progress.failure = progress.appended, total, error, "table"
-                self._state.left_behind[progress] = self._spoil_transaction
-                self._spoil_transaction(progress, message_of(error))
+            self._fail_partly(progress, error)
             if not isinstance(error, KafkaException):
-                _note_progress(error, progress, total, "table")
+                if progress.appended:
+                    add_last_line(error, str(progress))
                 raise
-            self._state.refuse(total - first - rows, error)
-            raise _of_table(error, first, total, progress) from error
+            self._state.refuse(progress.rows - first - rows, error)
+            raise _of_table(error, first, progress) from error
 
     def _append_batch(
         self,
@@ -388,14 +385,22 @@ class ColumnProducer:
             # The error may have come after the rows of the last slice were put into batches.
             appended = end if pending.is_in_batches else start
             progress.appended = first_row + appended
-            # The caller does not know which rows were appended: the transaction must be aborted.
-            if appended:
-                progress.failure = appended, total, error, "batch"
-                self._state.left_behind[progress] = self._spoil_transaction
-                self._spoil_transaction(progress, message_of(error))
+            self._fail_partly(progress, error)
             if isinstance(error, KafkaException):
                 self._state.refuse(total - appended, error)
             raise
+
+    def _fail_partly(self, progress: _Progress, error: BaseException) -> None:
+        """Make the transaction abortable if some of the rows were appended before `error`.
+
+        The caller does not know which rows were appended. This is done once for a call of
+        `append`: a later call could make the next transaction abortable.
+        """
+        if not progress.appended or progress.failure is not None:
+            return
+        progress.failure = error
+        self._state.left_behind[progress] = self._spoil_transaction
+        self._spoil_transaction(progress, message_of(error))
 
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
         """Make the transaction abortable, because `append` failed after some of the rows.
@@ -403,18 +408,18 @@ class ColumnProducer:
         said: the text of the error. The I/O thread passes no text: the class of the error may be
         the user's, and its code must not run while the I/O thread holds the lock.
         """
-        if progress.failure is None:
+        error = progress.failure
+        if error is None or progress.has_spoiled:
             return
-        appended, rows, error, what = progress.failure
         if isinstance(error, KafkaException):
             said = said or error.message
         why = said or type(error).__name__
+        appended, rows, what = progress.appended, progress.rows, progress.what
         message = f"append failed after {appended} of {rows} rows of an Arrow {what}: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._state.spoil_transaction(failure)
-        # A second call must not spoil the next transaction.
-        progress.failure = None
+        progress.has_spoiled = True
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
@@ -483,43 +488,34 @@ class ColumnProducer:
 class _Progress:
     """How many rows of an `append` call are in record batches.
 
-    failure: set if the call failed after some rows: their number, the number of all rows, the
-    error, and ``batch`` or ``table``. None again after the transaction was made abortable.
+    rows: the number of rows of the call; what: ``batch`` or ``table``; failure: the error with
+    which the call failed after some rows; has_spoiled: whether the transaction was made abortable.
     """
 
-    __slots__ = ("appended", "failure")
+    __slots__ = ("appended", "failure", "has_spoiled", "rows", "what")
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int, what: str) -> None:
+        self.rows = rows
+        self.what = what
         self.appended = 0
-        self.failure: tuple[int, int, BaseException, str] | None = None
+        self.failure: BaseException | None = None
+        self.has_spoiled = False
 
-    def of(self, rows: int, what: str) -> str:
-        """Return how many of the `rows` of ``batch`` or ``table`` were appended, as text."""
-        return f"the first {self.appended} of the {what}'s {rows} rows were appended"
+    def in_message(self, error: KafkaException) -> KafkaException:
+        """Return a copy of the error whose message says how many rows were appended, if any."""
+        return error.with_message(f"{error.message}; {self}" if self.appended else error.message)
 
-
-def _with_progress(error: KafkaException, progress: _Progress, rows: int, what: str) -> str:
-    """Return the message of an error, and how many of the `rows` of `what` were appended."""
-    if not progress.appended:
-        return error.message
-    return f"{error.message}; {progress.of(rows, what)}"
+    def __str__(self) -> str:
+        return f"the first {self.appended} of the {self.what}'s {self.rows} rows were appended"
 
 
-def _note_progress(error: BaseException, progress: _Progress, rows: int, what: str) -> None:
-    """Let an exception that is not a KafkaException say how many rows were appended, if any."""
-    if progress.appended:
-        add_last_line(error, progress.of(rows, what))
-
-
-def _of_table(
-    error: KafkaException, first_row: int, rows: int, progress: _Progress
-) -> KafkaException:
+def _of_table(error: KafkaException, first_row: int, progress: _Progress) -> KafkaException:
     """Return the error of one Arrow batch as an error of the table that contains the batch.
 
-    first_row: the number of the batch's first row in the table; rows: the number of rows of the
-    table. The given error object is not changed, because another caller may raise it, too.
+    first_row: the number of the batch's first row in the table. The given error object is not
+    changed, because another caller may raise it, too.
     """
-    of_table = error.with_message(_with_progress(error, progress, rows, "table"))
+    of_table = progress.in_message(error)
     if of_table.row is not None:
         of_table.row += first_row
         of_table.place = f"row {of_table.row} of the Arrow table"

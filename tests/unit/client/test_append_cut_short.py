@@ -183,6 +183,36 @@ def test_a_table_of_which_a_part_was_appended_spoils_its_transaction(bench: Benc
         bench.producer.commit_transaction()
 
 
+def test_a_table_whose_batch_fails_in_its_second_slice_spoils_one_transaction(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    state = bench.producer._state
+    end_append, ends = state.end_append, count()
+
+    def end_append_and_transaction(append: object) -> None:
+        end_append(append)
+        if next(ends):
+            return
+        bench.begin(KafkaProducer.abort_transaction)
+        assert bench.run() == [Call.ABORT]
+        bench.producer.abort_transaction()
+        bench.producer.begin_transaction()
+
+    def fail() -> None:
+        monkeypatch.setattr(state, "end_append", end_append_and_transaction)
+        message = "no memory"
+        raise KafkaException(message)
+
+    with (
+        before_slice(monkeypatch, bench, 2, fail),
+        pytest.raises(KafkaException, match="no memory"),
+    ):
+        bench.producer.append(TOPIC, pa.Table.from_batches([ROWS]))
+    bench.begin(KafkaProducer.commit_transaction)
+    assert bench.run() == []
+    bench.producer.commit_transaction()
+
+
 def as_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
