@@ -67,29 +67,43 @@ QUERY_OPTION: Final = "pykafka.query"
 _NONE: Final = "none:"
 _FIRST_TRY: Final = "first"
 _RETRY: Final = "retry"
-_FROM_HERE: Final = re.compile("(write_batch|save):(-?[0-9]+)")
+_OF_SAVE: Final = "save:"
+_OF_WRITE_BATCH: Final = "write_batch:"
+_FROM_HERE: Final = re.compile(f"(?:{_OF_SAVE}|{_OF_WRITE_BATCH})(-?[0-9]+)")
 
 
 def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
     """Return the option that passes on the id of a micro-batch.
 
-    is_save: whether ``save()`` passes the id on. Then txnVersion has the same number.
+    is_save: whether ``save()`` passes the id on. With exactly once, txnVersion has the same number.
     """
-    return {BATCH_ID_OPTION: f"{'save' if is_save else 'write_batch'}:{batch_id}"}
+    return {BATCH_ID_OPTION: f"{_OF_SAVE if is_save else _OF_WRITE_BATCH}{batch_id}"}
+
+
+def option_of_save(local_property: Callable[[str], str | None]) -> dict[str, str]:
+    """Return the option for an at-least-once ``save()`` in the function of foreachBatch.
+
+    It then writes like `write_batch`. Return no options outside of such a function. local_property:
+    as in `micro_batch_of`.
+    """
+    found = micro_batch_of(local_property)
+    return {} if found is None else batch_id_option(found.batch_id, is_save=True)
 
 
 def batch_id_of(options: Mapping[str, str]) -> int | None:
     """Return the batch id that `batch_id_option` put into the options, None if there is none."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
-    return int(found[2]) if found else None
+    return int(found[1]) if found else None
 
 
-def without_micro_batch(before: Mapping[str, str]) -> dict[str, str]:
+def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return options that replace those of an earlier micro-batch, which Spark's writer keeps.
 
-    before: the options that were handed on before. Return no options if there was no micro-batch.
+    before: the options that were handed on before; now: those that are handed on now. Return no
+    options if there was no micro-batch.
     """
-    return {name: _NONE for name in (BATCH_ID_OPTION, QUERY_OPTION) if name in before}
+    names = (BATCH_ID_OPTION, QUERY_OPTION)
+    return {name: _NONE for name in names if name in before and name not in now}
 
 
 def drop_replaced(options: dict[str, str]) -> None:
@@ -106,8 +120,12 @@ def has_batch_id(options: Mapping[str, str]) -> bool:
 
 def is_of_save(options: Mapping[str, str]) -> bool:
     """Return whether ``save()`` has put a batch id into the options."""
-    found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
-    return found is not None and found[1] == "save"
+    return options.get(BATCH_ID_OPTION, "").startswith(_OF_SAVE)
+
+
+def is_of_write_batch(options: Mapping[str, str]) -> bool:
+    """Return whether `write_batch` has put a batch id into the options."""
+    return options.get(BATCH_ID_OPTION, "").startswith(_OF_WRITE_BATCH)
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:

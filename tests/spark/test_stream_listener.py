@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.sink import registered_for_now
 from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import (
@@ -30,33 +31,43 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 LIMIT_S = 60
 
 
-def test_two_streams_at_once_have_a_record_for_each_micro_batch(
+def save_batch(frame: DataFrame, _: int, /, options: dict[str, str]) -> None:
+    frame.write.format("pykafka").mode("append").options(**options).save()
+
+
+def test_streams_at_once_have_a_record_for_each_micro_batch(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    topics = {name: new_topic(1) for name in ("stream", "function")}
+    functions = {"write_batch": write_batch, "save": save_batch}
+    topics = {name: new_topic(1) for name in ("stream", *functions)}
     records: Queue[MicroBatchRecord] = Queue()
     listener = KafkaStreamListener(records.put)
     queries = {}
     spark.streams.addListener(listener)
     try:
-        for name, topic in topics.items():
-            source = tmp_path / name
-            source.mkdir()
-            for number in (1, 2):
-                rows = number if name == "stream" else 10 * number
-                (source / f"{number}.txt").write_text("x\n" * rows)
-            options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic, "quiet": "true"}
-            frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-            writer = frame.load(str(source)).writeStream.queryName(name)
-            if name == "stream":
-                writer = writer.format("pykafka").options(**options)
-            else:
-                writer = writer.foreachBatch(partial(write_batch, options=options))
-            writer = writer.option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
-            queries[name] = writer.trigger(availableNow=True).start()
-        for query in queries.values():
-            query.awaitTermination()
-        found = [records.get(timeout=LIMIT_S) for _ in range(4)]
+        with registered_for_now(spark):
+            for name, topic in topics.items():
+                source = tmp_path / name
+                source.mkdir()
+                for number in (1, 2):
+                    rows = number if name == "stream" else 10 * number
+                    (source / f"{number}.txt").write_text("x\n" * rows)
+                options = {
+                    "kafka.bootstrap.servers": kafka.bootstrap,
+                    "topic": topic,
+                    "quiet": "true",
+                }
+                frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+                writer = frame.load(str(source)).writeStream.queryName(name)
+                if name == "stream":
+                    writer = writer.format("pykafka").options(**options)
+                else:
+                    writer = writer.foreachBatch(partial(functions[name], options=options))
+                writer = writer.option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+                queries[name] = writer.trigger(availableNow=True).start()
+            for query in queries.values():
+                query.awaitTermination()
+        found = [records.get(timeout=LIMIT_S) for _ in range(6)]
     finally:
         spark.streams.removeListener(listener)
     assert records.empty()

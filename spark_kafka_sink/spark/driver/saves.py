@@ -45,19 +45,12 @@ def save_of_micro_batch(
 ) -> Iterator[dict[str, str]]:
     """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
 
-    Call this only with exactly once or with a delegation token. ``save()`` writes a micro-batch if
-    it is called in the function of foreachBatch, with exactly once, and with the batch id as
-    txnVersion. It is then the same as `write_batch`. With a delegation token alone, it always
-    writes a micro-batch, because the micro-batches of an application share a token. given: options
-    by their names in lower case. local_property: as in `micro_batch_of`. Raise ConfigException for
-    a second save with exactly once.
+    With exactly once, ``save()`` writes a micro-batch like `write_batch` if it is called in the
+    function of foreachBatch with the batch id as txnVersion. given: options by their names in lower
+    case. local_property: as in `micro_batch_of`. Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
-    if selected is None:  # a delegation token is used
-        micro_batch = micro_batch_of(local_property)
-        yield {} if micro_batch is None else batch_id_option(micro_batch.batch_id, is_save=True)
-        return
-    if selected.app_id is None or selected.version is None:
+    if selected is None or selected.app_id is None or selected.version is None:
         yield {}
         return
     micro_batch = micro_batch_of(local_property)

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.spark import micro_batch
 from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
@@ -51,7 +52,6 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
 from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
-from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, has_batch_id, without_micro_batch
 from spark_kafka_sink.spark.options import has_full_traceback
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -231,13 +231,12 @@ def _refuse_layouts(write: Write) -> None:
 
 
 def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
-    # A write with this option comes from write_batch, which has made the checks.
-    if BATCH_ID_OPTION not in options:
+    if not micro_batch.is_of_write_batch(options):  # it has made the checks
         check_batch_write(schema, options)
 
 
 def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> None:
-    if BATCH_ID_OPTION not in options:
+    if not micro_batch.is_of_write_batch(options):
         check_options_and_columns(schema, options)
 
 
@@ -397,7 +396,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
                 return None
             kwargs |= handed_on | of_micro_batch
             with (
-                reporting_error(write.options, has_lines=has_batch_id(write.options)),
+                reporting_error(write.options, has_lines=micro_batch.has_batch_id(write.options)),
                 explained(session),
                 renewing_token({} if kind.set_mode is None else write.options, writer),
                 _appending(writer, kind, write),
@@ -438,11 +437,13 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     """Return the options to add to the write, and record them in the writer."""
     own = write.options
     found: dict[str, str] = {}
-    if BATCH_ID_OPTION not in own:  # write_batch has added the options of the session
+    if not micro_batch.is_of_write_batch(own):  # it has added the options of the session
         is_stream = kind.set_mode is None
         session = writer._session if is_stream and kind.notes is None else writer._spark
         refuse_speculation(session, own)
         found |= options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
+        if kind.notes is not None and is_off(own) and _is_own_job(kind, session, write):
+            found |= micro_batch.option_of_save(session.sparkContext.getLocalProperty)
     found |= trace_options(own)
     if kind.notes is not None:  # a client of Spark Connect cannot reach the reports
         found |= new_write_id()
@@ -459,10 +460,9 @@ def _of_micro_batch(
     session: None over Spark Connect, where a function of foreachBatch does not know its query.
     before: what an earlier call handed on. Raise ConfigException for a second save.
     """
-    gone = without_micro_batch(before)
-    is_plain = is_off(write.options) and write.options.get("delegationtoken", "").lower() != "true"
+    gone = micro_batch.without_micro_batch(before, noted(writer, _HANDED_ON, {}))
     note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | gone)
-    if is_plain or not _is_own_job(kind, session, write):
+    if is_off(write.options) or not _is_own_job(kind, session, write):
         yield gone
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
@@ -475,7 +475,7 @@ def _of_micro_batch(
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether the user saves a job without `write_batch`; False over Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
-    return is_batch and not has_batch_id(write.options)
+    return is_batch and not micro_batch.has_batch_id(write.options)
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:

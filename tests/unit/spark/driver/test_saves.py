@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.micro_batch import (
     QUERY_ID,
     MicroBatch,
     batch_id_of,
+    batch_id_option,
     micro_batch_in,
 )
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -248,12 +249,12 @@ def test_a_save_in_foreachbatch_needs_the_run_of_its_query(spark: Spark) -> None
     "options",
     [
         {"txnversion": "20260131"},
-        {"exactlyonce": "false"},
-        {"exactlyonce": "false", "delegationtoken": "false"},
         {},  # without txnVersion, the plan refuses it
     ],
 )
-def test_other_saves_in_foreachbatch_are_jobs(spark: Spark, options: dict[str, str]) -> None:
+def test_other_saves_in_foreachbatch_with_exactly_once_are_jobs(
+    spark: Spark, options: dict[str, str]
+) -> None:
     spark.in_batch(7)
     for _ in range(2):
         spark.save(**options)
@@ -264,7 +265,7 @@ def test_other_saves_in_foreachbatch_are_jobs(spark: Spark, options: dict[str, s
 @pytest.mark.parametrize(
     "later", [{"txnversion": "20260131"}, {"exactlyonce": "false"}], ids=["version", "off"]
 )
-def test_a_later_save_of_the_same_writer_is_a_job_of_its_own(
+def test_a_later_save_of_the_same_writer_does_not_keep_its_query(
     spark: Spark, later: dict[str, str]
 ) -> None:
     spark.in_batch(7)
@@ -280,21 +281,28 @@ def test_a_later_save_of_the_same_writer_is_a_job_of_its_own(
         else:
             options["txnappid"] = "app"
         checked, batch_id = KafkaDataSource(options).check(ROWS)
-        assert batch_id is None
+        assert batch_id == (7 if "exactlyonce" in later else None)
         assert (checked.exactly_once is None) == ("exactlyonce" in later)
 
 
-@pytest.mark.parametrize("token", [True, False])
-def test_with_a_delegation_token_a_save_in_foreachbatch_is_a_micro_batch(
-    spark: Spark, *, token: bool
-) -> None:
-    spark.in_batch(7)
-    for _ in range(2):
-        spark.save(exactlyonce="false", delegationtoken=f"{token}")
-    assert [batch_id_of(each) for each in spark.saved] == [7 if token else None] * 2
+def test_an_at_least_once_save_in_foreachbatch_is_a_micro_batch(spark: Spark) -> None:
+    writer = FakeWriter(spark, GIVEN | {"exactlyonce": "false"})
+    for batch_id in (7, 7, 8):  # it may save a micro-batch several times
+        spark.in_batch(batch_id)
+        spark.save(writer)
+    spark.properties.clear()  # outside of foreachBatch
+    spark.save(writer)
+    assert [batch_id_of(each) for each in spark.saved] == [7, 7, 8, None]
 
 
-def test_a_save_outside_of_foreachbatch_is_a_job(spark: Spark) -> None:
-    spark.save(txnversion="7")
+def test_a_save_in_foreachbatch_is_checked_before_spark_begins() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "no.such.option": "1"}
+    with pytest.raises(ConfigException, match=r"no\.such\.option"):
+        WRITERS[0].look(ROWS, options | batch_id_option(7, is_save=True))
+
+
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_a_save_outside_of_foreachbatch_is_a_job(spark: Spark, mode: str) -> None:
+    spark.save(txnversion="7", exactlyonce=mode)
     (found,) = spark.saved
     assert BATCH_ID_OPTION not in found
