@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from functools import cache
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
+
+    from spark_kafka_sink.task_producer import DeliveryProgress
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +202,30 @@ class TaskSpan:
                 "pykafka.throttle_ms": message.throttle_ms,
             }
         )
+
+    def add_skipped(self, rows: int | None) -> None:
+        """Add the counts of a task whose rows were written before.
+
+        rows: the number of rows that the task has read, None if it has not counted them.
+        """
+        if self._span is not None:
+            read = {} if rows is None else {"pykafka.skipped_rows": rows}
+            self._span.set_attributes({"pykafka.rows": 0, **read})
+
+    @contextmanager
+    def of_failure(self, progress: Callable[[], DeliveryProgress]) -> Iterator[None]:
+        """Add the counts of acknowledged records if the task fails in this block."""
+        try:
+            yield
+        except BaseException:
+            if self._span is not None:
+                try:
+                    found = progress()
+                    counts = {"pykafka.rows": found.records, "pykafka.bytes": found.bytes}
+                    self._span.set_attributes(counts)
+                except Exception as error:  # noqa: BLE001 - the task has its own error
+                    _warn(error)
+            raise
 
 
 @contextmanager

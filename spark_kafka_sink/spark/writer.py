@@ -30,10 +30,20 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.options import SinkOptions
 
 
+_OTHER_TRIGGERS: Final = 'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 CONTINUOUS_REFUSAL: Final = (
-    "With the continuous trigger, Spark passes no rows to a Python sink. "
-    'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
+    f"With the continuous trigger, Spark passes no rows to a Python sink. {_OTHER_TRIGGERS}"
 )
+REAL_TIME_REFUSAL: Final = (
+    f"Spark does not support the real-time trigger for Python sinks. {_OTHER_TRIGGERS}"
+)
+# By the parameter of ``trigger``, and by its name in the plans of Spark Connect.
+TRIGGER_REFUSALS: Final = {
+    "continuous": CONTINUOUS_REFUSAL,
+    "continuous_checkpoint_interval": CONTINUOUS_REFUSAL,
+    "realTime": REAL_TIME_REFUSAL,
+    "real_time_batch_duration": REAL_TIME_REFUSAL,
+}
 
 
 def mode_refusal(mode: str) -> str:

@@ -18,10 +18,12 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTeleme
 
 PLAYED = """
 import os, pickle, sys
+from contextlib import suppress
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructType
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, QUERY_ID
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows
 from support.spark.played_tasks import in_task
 
 def handed_over(thing):
@@ -43,6 +45,16 @@ with in_task(0, properties={QUERY_ID: "q", BATCH_ID: "7"}):
     message = handed_over(stream.write(iter([pa.record_batch({"value": [b"x"] * 10})])))
 handed_over(source).streamWriter(schema, overwrite=True).commit([message], 7)
 handed_over(source).streamWriter(schema, overwrite=True).abort([None], 8)
+
+flush = TaskRows.flush
+
+def flush_and_fail(self):
+    flush(self)
+    raise OSError("no")
+
+TaskRows.flush = flush_and_fail
+with in_task(0), suppress(OSError):
+    job.write(iter([pa.record_batch({"value": [b"x"] * 4})]))
 print("ended", flush=True)
 os._exit(0)  # as a worker of Spark ends
 """
@@ -65,6 +77,10 @@ def test_each_job_and_micro_batch_is_a_trace_of_its_own() -> None:
         assert done.stdout == "ended\n", done.stderr
         job, micro_batch, failed = receiver.named("pykafka write")
         tasks = receiver.named("pykafka task")
+    (broken,) = (task for task in tasks if task.is_error)
+    assert broken.parent == job.span_id
+    assert broken.attributes["pykafka.rows"] == 4
+    tasks.remove(broken)
     rows = {
         each.span_id: sorted(
             task.attributes["pykafka.rows"] for task in tasks if task.parent == each.span_id

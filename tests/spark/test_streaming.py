@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import pyarrow as pa
@@ -402,6 +403,19 @@ def test_the_continuous_trigger_is_refused_at_the_start(
     with pytest.raises(ConfigException, match="the continuous trigger, Spark passes no rows"):
         writer.format("console").trigger(continuous="1 second").start(format="PyKafka")
     assert not (tmp_path / "checkpoint").exists(), "the query began"
+
+
+@pytest.mark.skipif(
+    "realTime" not in signature(DataStreamWriter.trigger).parameters,
+    reason="Spark 4.0 has no real-time trigger",
+)
+@pytest.mark.usefixtures("registered")
+def test_the_real_time_trigger_is_refused_at_the_start(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    writer = rate_stream(spark, kafka, "any", tmp_path / "checkpoint").outputMode("update")
+    with pytest.raises(ConfigException, match="does not support the real-time trigger for Python"):
+        writer.trigger(realTime="5 minutes").start()  # type: ignore[call-overload]  # not in its overloads
 
 
 @pytest.mark.usefixtures("registered")

@@ -81,6 +81,7 @@ def commit_micro_batch(
     """
     if not messages:
         end_unused(options, kept_plan(_owner(options)))
+        _publish(options, messages, _report(options, messages, batch_id))
         return
     if all(isinstance(message, SkippedMessage) for message in messages):
         _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])

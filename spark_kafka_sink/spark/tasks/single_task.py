@@ -123,7 +123,10 @@ class SingleTask:
     def _read_back(self, partition: TopicPartition, duplicates: list[DuplicateBatch]) -> None:
         """Raise TransactionAbortedException unless the log has the batches that were sent."""
         config = self._options.producer
-        with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
+        with (
+            commit_client(config, self._plan.run.log.topic, self._options.brokers) as client,
+            self.waits.waiting_for("the check of repeated batches", client),
+        ):
             deadline = client.now() + config.max_block_ms / 1000
             for each in duplicates:
                 if not each.is_in(client.batch_at(partition, each.base_offset, deadline)):

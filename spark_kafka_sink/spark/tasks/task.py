@@ -223,7 +223,7 @@ def write_task(
     freeze_imports()
     keep_heap()
     with _span(options) as span:
-        message = _write(options, batches, plan)
+        message = _write(options, batches, plan, span)
         if span is not None:
             span.add(message)
     return message
@@ -239,8 +239,10 @@ def skip_task(
 
     batches: None if the rows need not be counted. plan, micro_batch: as in `SkippedMessage`.
     """
-    with _span(options):
+    with _span(options) as span:
         rows = None if batches is None else sum(batch.num_rows for batch in batches)
+        if span is not None:
+            span.add_skipped(rows)
     return SkippedMessage(rows=rows, trace=options.trace, plan=plan, micro_batch=micro_batch)
 
 
@@ -259,7 +261,10 @@ def _numbers(context: TaskContext | None) -> tuple[int, int]:
 
 
 def _write(
-    options: SinkOptions, batches: Iterator[pa.RecordBatch], plan: Plan | None
+    options: SinkOptions,
+    batches: Iterator[pa.RecordBatch],
+    plan: Plan | None,
+    span: TaskSpan | None,
 ) -> SinkCommitMessage:
     started_at, started = time.time(), time.monotonic()
     context = TaskContext.get()
@@ -276,6 +281,7 @@ def _write(
             attempt,
             None if transaction is None else transaction.prepare_good,
         ) as task_rows,
+        nullcontext() if span is None else span.of_failure(producer.progress),
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
@@ -294,9 +300,9 @@ def _write(
             settle = task_rows.settle if is_settled else None
             append_coalesced(batches, append, slice_bytes, linger_s, settle)
             rows = task_rows.flush()
+            attempt_transaction = None if transaction is None else transaction.end()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms
-        attempt_transaction = None if transaction is None else transaction.end()
         bad_rows = task_rows.finish()
     partitions = [
         PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))

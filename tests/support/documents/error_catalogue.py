@@ -336,17 +336,19 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "The continuous trigger",
-            "Spark passes a Python sink no rows with this trigger.",
+            "The continuous or the real-time trigger",
+            "Spark does not support these triggers for Python sinks.",
             'Use another trigger, such as `trigger(processingTime="1 second")`.',
             places=(
-                "spark/driver/hooks/writers.py:_refuse_continuous",
+                "spark/driver/hooks/writers.py:_refuse_trigger",
                 "spark/writer.py:CONTINUOUS_REFUSAL",
+                "spark/writer.py:REAL_TIME_REFUSAL",
                 "spark/writer.py:KafkaStreamArrowWriter.commit",
                 "spark/writer.py:ExactlyOnceStreamWriter.commit",
             ),
             tests=(
                 "spark/test_streaming.py::test_the_continuous_trigger_is_refused_at_the_start",
+                "spark/test_streaming.py::test_the_real_time_trigger_is_refused_at_the_start",
                 "unit/spark/planning/test_planning.py::test_a_stream_whose_tasks_were_given_no_rows_is_not_committed",
             ),
         ),

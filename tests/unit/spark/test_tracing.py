@@ -231,6 +231,10 @@ def test_tasks_whose_rows_were_written_before_belong_to_the_span_of_their_job(
     counts = ("pykafka.complete", "pykafka.rows", "pykafka.tasks")
     assert {tuple(job.attributes[name] for name in counts) for job in jobs} == {(True, 0, 1)}
     assert not any(span.is_error for span in jobs + tasks)
+    assert [task.attributes["pykafka.rows"] for task in tasks] == [0] * 4
+    # The rows of a version are counted only if a topic column may have others.
+    read = [task.attributes.get("pykafka.skipped_rows") for task in tasks]
+    assert read == [2, 2, None, 2]
 
 
 # A program without a tracer provider, whose version is written. It may set one later.

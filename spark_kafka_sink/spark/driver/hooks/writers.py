@@ -60,7 +60,7 @@ from spark_kafka_sink.spark.planning.datasource import (
     check_stream_write,
 )
 from spark_kafka_sink.spark.tracebacks import shorten
-from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
+from spark_kafka_sink.spark.writer import TRIGGER_REFUSALS, mode_refusal
 
 # ruff: noqa: SLF001 - Spark has no public way to read a writer's settings
 
@@ -82,7 +82,7 @@ class Write(NamedTuple):
 
     format: str
     mode: str | None
-    is_continuous: bool
+    trigger: str | None
     layouts: Mapping[str, object]
     options: Mapping[str, str]
     is_known: bool
@@ -138,7 +138,7 @@ _BATCH_NOTES: Final = (
 )
 _STREAM_NOTES: Final = (
     *_NOTES,
-    Note("trigger", "is_continuous", lambda **given: given.get("continuous") is not None),
+    Note("trigger", "trigger", lambda **given: next(k for k, v in given.items() if v is not None)),
     Note("outputMode", "output_mode", lambda outputMode: outputMode),  # noqa: N803 - Spark's name
     Note("queryName", "query_name", lambda queryName: queryName),  # noqa: N803 - Spark's name
     Note("foreach", "format", _to_function),
@@ -154,7 +154,7 @@ def _noted_write(writer: Any) -> Write:
     return Write(
         format=noted(writer, "format", ""),
         mode=noted(writer, "mode"),
-        is_continuous=noted(writer, "is_continuous", default=False),
+        trigger=noted(writer, "trigger"),
         layouts={name: noted(writer, name) for name in _LAYOUTS},
         options=noted(writer, "options", {}),
         is_known=is_all_noted(writer),
@@ -174,7 +174,7 @@ def _planned_batch(writer: Any) -> Write:
     return Write(
         format=plan.source or "",
         mode=plan.mode,
-        is_continuous=False,
+        trigger=None,
         layouts=columns,
         options=join_options(None, plan.options),
         is_known=True,
@@ -191,7 +191,7 @@ def _planned_stream(writer: Any) -> Write:
     return Write(
         format=_USER_FUNCTION if goes_to_function else plan.format,
         mode=None,
-        is_continuous=plan.HasField("continuous_checkpoint_interval"),
+        trigger=plan.WhichOneof("trigger"),
         layouts=columns,
         options=join_options(None, plan.options),
         is_known=True,
@@ -208,9 +208,9 @@ def _refuse_mode(write: Write) -> None:
         raise ConfigException(mode_refusal(str(write.mode)))
 
 
-def _refuse_continuous(write: Write) -> None:
-    if write.is_continuous:
-        raise ConfigException(CONTINUOUS_REFUSAL)
+def _refuse_trigger(write: Write) -> None:
+    if write.trigger in TRIGGER_REFUSALS:
+        raise ConfigException(TRIGGER_REFUSALS[write.trigger])
 
 
 def _refuse_update(write: Write) -> None:
@@ -330,7 +330,7 @@ WRITERS: Final = (
         parameters=_START,
         notes=_STREAM_NOTES,
         write=_noted_write,
-        checks=(_refuse_continuous, _refuse_update, _refuse_layouts),
+        checks=(_refuse_trigger, _refuse_update, _refuse_layouts),
         schema=_schema,
         look=check_stream_write,
         set_mode=None,
@@ -342,7 +342,7 @@ WRITERS: Final = (
         parameters=_START,
         notes=None,
         write=_planned_stream,
-        checks=(_refuse_continuous, _refuse_update, _refuse_layouts),
+        checks=(_refuse_trigger, _refuse_update, _refuse_layouts),
         schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
         look=check_options_and_columns_of_stream,
         set_mode=None,

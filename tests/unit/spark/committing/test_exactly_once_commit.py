@@ -238,9 +238,15 @@ def test_a_micro_batch_is_the_last_one_of_its_query_in_the_record(modes: Modes, 
     assert record.last_batch("q") == StreamMark("q", 7, 5, "new run")
 
 
-def test_a_micro_batch_without_rows_records_nothing_and_keeps_nothing_open(modes: Modes) -> None:
+def test_a_micro_batch_without_rows_records_nothing_and_keeps_nothing_open(
+    modes: Modes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     commit_micro_batch(options(), [message(0)], 7)
-    commit_micro_batch(options(), [], 7)
+    commit_micro_batch(replace(options(), report_path=tmp_path / "lines"), [], 7)
+    (line,) = (tmp_path / "lines").read_text().splitlines()
+    report = json.loads(line)
+    assert (report["batch_id"], report["rows"], report["complete"]) == (7, 0, True)
+    assert capsys.readouterr().err == ""
     assert modes.committed == []
     assert modes.aborted == [("single", PLAN)] * 2
     commit_micro_batch(options(Mode.TWO_PHASE), [message(0)], 7)

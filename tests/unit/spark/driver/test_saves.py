@@ -174,7 +174,7 @@ class FakeWriter:
     @property
     def settings(self) -> Write:
         """The settings of the writer."""
-        return Write("pykafka", "append", False, {}, self._options, True)  # noqa: FBT003 - a tuple
+        return Write("pykafka", "append", None, {}, self._options, True)  # noqa: FBT003 - a tuple
 
     def save(self, **options: str) -> None:
         """Save the rows, or fail."""

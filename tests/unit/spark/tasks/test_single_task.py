@@ -91,6 +91,7 @@ class Client:
 
     def batch_at(self, *_: object) -> bytes | None:
         """Return what the log has."""
+        self.look()
         return self.batch
 
 
@@ -279,7 +280,10 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
     task.prepare_good(rows(0))
     producer.written = {FIRST: written(duplicates=[DUPLICATE])}
     client.batch = sent(b"ours")
+    seen: list[object] = []
+    client.look = lambda: seen.append(task.waits.awaited)
     assert task.end().written[0].records == 3
+    assert seen == [{"the check of repeated batches": ""}]
     client.batch = sent(b"another's")
     with pytest.raises(TransactionAbortedException, match="the log has another batch at offset 40"):
         task.end()

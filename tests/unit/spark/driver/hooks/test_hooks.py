@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.driver.hooks import writers
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.driver.hooks.writers import WRITERS, SparkWriter, Write
 
-WRITE = Write("json", "append", False, {"partitionBy": True}, {"a": "1"}, True)  # noqa: FBT003 - a tuple
+WRITE = Write("json", "append", None, {"partitionBy": True}, {"a": "1"}, True)  # noqa: FBT003 - a tuple
 
 
 @pytest.mark.parametrize("kind", WRITERS, ids=lambda kind: kind.module)
