@@ -176,6 +176,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/references.py:References._value",
                 "auth/references.py:References._variable",
                 "auth/references.py:References._property",
+                "auth/java_properties.py:_meaning",
                 "auth/references.py:References._text",
                 "auth/references.py:ProcessLimits.of",
                 "auth/references.py:ProcessLimits.check_kind",
@@ -827,6 +828,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/pkcs12.py:_store",
                 "network/option_values.py:OptionValues.content",
                 "network/option_values.py:OptionValues.file",
+                "network/option_values.py:_check_scheme",
+                "network/option_values.py:content",
                 "network/tls.py:_load_truststore",
                 "network/tls.py:_load_key",
                 "network/tls.py:_key_file",
@@ -834,6 +837,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/network/test_security.py::test_a_private_key_in_place_of_a_path_is_not_shown",
+                "unit/network/test_security.py::test_a_file_of_another_file_system_has_to_be_shipped",
+                "unit/network/test_security.py::test_a_pipe_is_no_store_and_nobody_waits_for_its_writer",
                 "unit/network/test_tls.py::test_what_cannot_be_used_is_refused_by_its_origin",
                 "unit/auth/test_pem.py::test_stores_of_java_are_refused_with_the_command_that_converts_them",
                 "unit/auth/test_pem.py::test_what_has_no_key_is_refused_by_its_name",
@@ -1185,15 +1190,20 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             (
                 "The commit log has wrong settings, an old version is asked for, or a newer "
                 "version "
-                "of the sink wrote the log."
+                "of the sink wrote the log. A record that the sink did not write is ignored: the "
+                "warning has the reason, which begins with `it has` or `its`."
             ),
             "Correct the settings of the topic, or use the newer version of the sink.",
             places=(
                 "spark/planning/run_plan.py:_check_compacted",
                 "commit/plan.py:_newer_format",
                 "commit/plan.py:_below_floor",
+                "commit/log_record.py:decode",
+                "commit/log_record.py:_decoded",
+                "commit/log_record.py:VersionSet.unpacked",
             ),
             tests=(
+                "unit/commit/test_log_record.py::test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset",
                 "unit/commit/test_plan.py::test_a_record_of_a_newer_version_of_the_sink_is_refused",
                 "unit/spark/planning/test_run_plan.py::test_a_log_that_would_forget_is_refused",
             ),
@@ -1684,6 +1694,9 @@ INTERNAL: Final[Mapping[str, str]] = {
     "network/sasl_authenticator.py:SaslAuthenticator._open_exchange": BROKEN_PROTOCOL,
     "network/request_client.py:RequestFuture.response": "a bug",
     "network/tls_selector.py:": "a bug",
+    "auth/pem.py:certificate_subject": "a bug: OpenSSL has loaded the certificate before",
+    "spark/planning/kept_schemas.py:_of_parts": "a damaged file, which counts as none",
+    "spark/planning/kept_schemas.py:_referenced_schema": "a damaged file, which counts as none",
     "producer/producer_batch.py:": "a bug",
     "producer/sender.py:Sender.join": "a bug",
     "producer/sender.py:Sender.end_joined": "a bug",

@@ -25,10 +25,11 @@ KINDS: Final = frozenset(
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.KafkaException)
 ) | {"ImportError", "ModuleNotFoundError"}
-# Functions that make an exception, and the number of the argument that is its message.
+# Functions that make an exception, and the number of the argument that is its message. A ValueError
+# is not passed on to users, but its text is part of a message.
 _MAKERS: Final = {
     "api_exception": 1, "corrupt": 0, "failure": 0, "Failure": 1, "add_last_line": 1,
-    "_Misfit": 0,
+    "_Misfit": 0, "ValueError": 0, "NewerFormatError": 0,
 }  # fmt: skip
 # Functions that log or print a message, and the number of the argument that is the message.
 _WARNERS: Final = {
