@@ -14,6 +14,7 @@ import pytest
 from conftest import NewTopic
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
+from pyspark.sql.tvf import TableValuedFunction
 from support.brokers.kafka_cluster import KafkaCluster
 from support.pure.full_pipe import full_pipe
 from support.spark.sink import registered_for_now, save
@@ -124,6 +125,53 @@ def test_a_task_prints_its_progress_while_it_waits_for_its_input(
             yield pa.record_batch({"value": ["x"]})
 
         assert write_task(options, batches()).report.rows == 8
+
+
+# A partitioner that waits until a line of progress is logged.
+WAITS_FOR_PROGRESS = """
+import threading
+from spark_kafka_sink.spark.tasks import task_progress
+
+task_progress.PERIOD_S = 0.01
+logged, log = threading.Event(), task_progress._log
+
+def log_and_tell(line):
+    log(line)
+    logged.set()
+
+task_progress._log = log_and_tell
+
+def wait(topic, batch, partitions):
+    assert logged.wait(60)
+    return [0] * batch.num_rows
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(TableValuedFunction, "python_worker_logs"),
+    reason="Spark 4.0 does not collect the logs of workers",
+)
+def test_spark_collects_the_progress_of_tasks_if_it_collects_logs(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    module = tmp_path / "partitioner_that_waits_for_progress.py"
+    module.write_text(WAITS_FOR_PROGRESS)
+    spark.sparkContext.addPyFile(str(module))
+    setting = "spark.sql.pyspark.worker.logging.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        save(
+            spark.range(0, 3, 1, 1).selectExpr("'x' AS value"),
+            kafka.bootstrap,
+            new_topic(1),
+            progress="true",
+            kafka_partitioner_class=f"{module.stem}.wait",
+        )
+        logs = spark.tvf.python_worker_logs()
+        found = [row.msg for row in logs.where("logger = 'spark_kafka_sink.progress'").collect()]
+    finally:
+        spark.conf.unset(setting)
+    assert found[0].startswith("pykafka: task 0 (attempt 0): 0 rows, 0.0 MB acknowledged")
 
 
 def test_a_task_whose_stderr_is_a_full_pipe_writes_all_its_rows(
