@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.logs import warnings_disabled
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, is_off
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
@@ -157,7 +157,7 @@ class KafkaDataSource(DataSource):
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
-        if is_of_save(given):
+        if is_of_save(given) and not is_off(given):
             given.pop("txnversion", None)  # it is the batch id
         drop_replaced(given)
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():

@@ -281,7 +281,6 @@ def _write(
             attempt,
             None if transaction is None else transaction.prepare_good,
         ) as task_rows,
-        nullcontext() if span is None else span.of_failure(producer.progress),
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
@@ -293,17 +292,30 @@ def _write(
 
         slice_bytes = producer.slice_bytes(options.partitions)
         waits = [each.waits for each in (task_rows, transaction) if each is not None]
-        with _progress(options, producer, waits, context):
+        flushed: DeliveryProgress | None = None
+
+        def progress() -> DeliveryProgress:
+            found = producer.progress()
+            if flushed is None:
+                return found
+            return found._replace(records=flushed.records, bytes=flushed.bytes)
+
+        with (
+            nullcontext() if span is None else span.of_failure(progress),
+            _progress(options, progress, waits, context),
+        ):
             linger_s = options.producer.linger_ms / 1000
             # With onError=fail, rows of a batch that brokers refuse are not sent again.
             is_settled = options.bad_rows.on_error is not OnError.FAIL
             settle = task_rows.settle if is_settled else None
             append_coalesced(batches, append, slice_bytes, linger_s, settle)
             rows = task_rows.flush()
+            flushed = producer.progress()
+            # `transaction.end` drops the counts of what was written in the transaction.
+            delivered = producer.take_deliveries()
+            throttle_ms = producer.throttle_time_ms - throttle_ms
             attempt_transaction = None if transaction is None else transaction.end()
-        delivered = producer.take_deliveries()
-        throttle_ms = producer.throttle_time_ms - throttle_ms
-        bad_rows = task_rows.finish()
+            bad_rows = task_rows.finish()
     partitions = [
         PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))
         for tp, delivery in delivered.items()
@@ -348,7 +360,7 @@ def _transaction(
 
 def _progress(
     options: SinkOptions,
-    producer: TaskProducer,
+    progress: Callable[[], DeliveryProgress],
     waits: Sequence[TaskWaits],
     context: TaskContext | None,
 ) -> AbstractContextManager[None]:
@@ -356,12 +368,12 @@ def _progress(
         return nullcontext()
     from spark_kafka_sink.spark.tasks.task_progress import name_of, printed_progress  # noqa: PLC0415 - most tasks print none
 
-    def progress() -> DeliveryProgress:
-        found = producer.progress()
+    def with_waits() -> DeliveryProgress:
+        found = progress()
         of_task = {what: why for each in waits for what, why in each.awaited.items()}
         return found._replace(awaited={**of_task, **found.awaited})
 
-    return printed_progress(name_of(context), progress)
+    return printed_progress(name_of(context), with_waits)
 
 
 def _first_partition(context: TaskContext | None) -> int:

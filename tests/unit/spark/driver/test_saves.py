@@ -301,6 +301,13 @@ def test_a_save_in_foreachbatch_is_checked_before_spark_begins() -> None:
         WRITERS[0].look(ROWS, options | batch_id_option(7, is_save=True))
 
 
+def test_a_version_without_exactly_once_is_refused_in_foreachbatch_as_elsewhere() -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "txnVersion": "7"}
+    for more in ({}, batch_id_option(7, is_save=True)):
+        with pytest.raises(ConfigException, match="option txnVersion has no effect without"):
+            KafkaDataSource(options | more).check(ROWS)
+
+
 @pytest.mark.parametrize("mode", ["true", "false"])
 def test_a_save_outside_of_foreachbatch_is_a_job(spark: Spark, mode: str) -> None:
     spark.save(txnversion="7", exactlyonce=mode)

@@ -177,7 +177,7 @@ def test_the_progress_has_what_the_task_and_its_producer_wait_for(
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "progress": "true"}
     waits = [TaskWaits(), TaskWaits()]
     with idle_task_producer(1) as producer:
-        with task._progress(sink_options(given), producer, waits, None):
+        with task._progress(sink_options(given), producer.progress, waits, None):
             (progress,) = found
         assert progress().awaited == {}
         producer.append(TOPIC, pa.record_batch({"value": ["x"]}))
