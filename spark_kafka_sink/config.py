@@ -24,7 +24,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, may_be_key, shown_value, warn_once
-from spark_kafka_sink.model import Node, Secret
+from spark_kafka_sink.model import Node, Secret, is_utf8
 
 logger = logging.getLogger(__name__)
 
@@ -477,6 +477,9 @@ def producer_config(
     check_options(options)
     without_effect = check_names(options, lenient=lenient, of_caller=of_caller)
     known = {each.encode_name for each in option_fields()} - without_effect
+    for name, value in options.items():
+        if name in known or name.startswith(_PROVIDER_OPTIONS):
+            check_unicode(str(Option(name)), value)
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
@@ -542,7 +545,7 @@ def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """Return `options`. Raise ConfigException unless it is a mapping whose keys are str."""
+    """Return `options`. Raise ConfigException unless it is a mapping whose keys are valid text."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
         message = f"the configuration is a {kind}: expected a mapping from option names to values"
@@ -551,7 +554,25 @@ def check_options(options: object) -> Mapping[str, object]:
         if not isinstance(name, str):
             message = f"{name!r} is not an option name: expected a str"
             raise ConfigException(message)
+        if not is_utf8(name):
+            message = f"{name!r} is not an option name: it cannot be encoded as UTF-8"
+            raise ConfigException(message)
     return options
+
+
+def check_unicode(option: str, value: object) -> None:
+    """Raise ConfigException if a text, or one in a list, has half of a surrogate pair.
+
+    The message does not show the value, which may be a secret. option: the name in the message.
+    """
+    for each in value if isinstance(value, list | tuple) else (value,):
+        text = each.value if isinstance(each, Secret) else each
+        if isinstance(text, str) and not is_utf8(text):
+            message = (
+                f"{option} cannot be encoded as UTF-8, because it has half of a surrogate pair: "
+                "expected text without it"
+            )
+            raise ConfigException(message)
 
 
 def check_names(
@@ -675,14 +696,10 @@ def _check_secured(config: ProducerConfig) -> None:
 
 
 def _check_text(config: ProducerConfig) -> None:
-    """Raise ConfigException if client.id or transactional.id is too long or not valid Unicode."""
+    """Raise ConfigException if client.id or transactional.id is too long."""
     names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
     for option, name in names.items():
-        try:
-            size = len(name.encode())
-        except UnicodeEncodeError as error:
-            message = f"{Option(option)} cannot be encoded as UTF-8: {error.reason}"
-            raise ConfigException(message) from None
+        size = len(name.encode())
         if size > _LONGEST_NAME_BYTES:
             message = (
                 f"{Option(option)} has {size} bytes: expected at most "

@@ -20,6 +20,7 @@ from spark_kafka_sink.config import (
     Positive,
     ProducerConfig,
     check_options,
+    check_unicode,
     integer,
     invalid,
     nearest,
@@ -94,6 +95,8 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
     shared = {name: value for name, value in options.items() if name not in own}
     client = producer_config(shared, defaults=_DEFAULTS)
     given = {name: integer(value) for name, value in options.items() if name in own}
+    for name, value in given.items():
+        check_unicode(name, value)
     try:
         return msgspec.convert({"client": client, **given}, ReaderConfig)
     except msgspec.ValidationError as error:

@@ -34,6 +34,7 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
     check_options,
+    check_unicode,
     java_names,
     may_be_java_class,
     nearest,
@@ -211,6 +212,7 @@ def check_given_options(options: object) -> None:
             kind = type(value).__name__
             message = f"option {name} is of type {kind}: expected a str, a number or a bool"
             raise ConfigException(message)
+        check_unicode(f"option {name}", str(value))
 
 
 @contextmanager
@@ -227,6 +229,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _sink_options(options: Mapping[str, str]) -> SinkOptions:
+    check_options(options)
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
     has_registry = URL_OPTION in given
@@ -246,6 +249,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(unknown, lenient=lenient)
         elif name.startswith(_KAFKA):
             kafka[name.removeprefix(_KAFKA)] = value
+        else:
+            check_unicode(f"option {_OWN.get(name, name)}", value)
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
         check_names(kafka, lenient=lenient)

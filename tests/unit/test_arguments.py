@@ -98,7 +98,10 @@ NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan"), 10**400]
 NO_FUNCTIONS: Final = [5, "print", [print]]
 NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
 NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], ["kv"]]
-NO_OPTIONS: Final = [None, 5, "bootstrap.servers", [("bootstrap.servers", NOBODY)], {5: 5}]
+NO_OPTIONS: Final = [
+    *(None, 5, "bootstrap.servers", [("bootstrap.servers", NOBODY)]),
+    *({5: 5}, {"\ud800": "x"}, {"retry.backoff.ms": "\ud800"}),
+]
 NO_BROKERS: Final = [None, 5, ["localhost:9092"], "localhost:9092"]
 NO_OFFSETS: Final = [
     *(None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {0: 2**63}),

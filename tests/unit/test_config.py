@@ -723,10 +723,29 @@ def test_addresses_that_are_all_empty_are_refused(servers: object) -> None:
 
 
 @pytest.mark.parametrize("option", ["client.id", "transactional.id"])
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("x" * 32_759, "has 32759 bytes: expected at most 32758"), ("\ud800", "cannot be encoded")],
-)
-def test_names_that_no_request_can_carry_are_refused(option: str, name: str, said: str) -> None:
+def test_names_that_no_request_can_carry_are_refused(option: str) -> None:
+    said = "has 32759 bytes: expected at most 32758"
     with pytest.raises(ConfigException, match=f"^kafka.{option} {said}"):
-        config_of_spark(ADDRESS | {option: name})
+        config_of_spark(ADDRESS | {option: "x" * 32_759})
+
+
+@pytest.mark.parametrize("name", [*ROWS, "config.providers.vault.param.allowed.paths"])
+@pytest.mark.parametrize(
+    "value",
+    ["s3cret\ud800", "\udcff", Secret("s3cret\ud800"), ["a", "\ud800"]],
+    ids=["text", "byte", "secret", "list"],
+)
+def test_text_with_half_of_a_surrogate_pair_is_refused_and_not_shown(
+    name: str, value: object
+) -> None:
+    given = ADDRESS | used(name) | {"config.providers": "vault", name: value}
+    said = f"^kafka.{name} cannot be encoded as UTF-8, because it has half of a surrogate pair"
+    with pytest.raises(ConfigException, match=said) as refused:
+        config_of_spark(given)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_name_with_half_of_a_surrogate_pair_is_refused() -> None:
+    said = r"^'acks\\ud800' is not an option name: it cannot be encoded as UTF-8$"
+    with pytest.raises(ConfigException, match=said):
+        producer_config(ADDRESS | {"acks\ud800": "all"})

@@ -66,6 +66,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "config.py:_node",
                 "config.py:_secret",
                 "config.py:_check_text",
+                "config.py:check_unicode",
                 "spark/options.py:_lenient",
                 "spark/options.py:_is_on",
                 "spark/options.py:_count",

@@ -87,6 +87,14 @@ def test_what_cannot_be_used_is_refused_by_its_name(options: dict[str, Any], mes
         reader_config(options)
 
 
+@pytest.mark.parametrize(
+    "name", [f.encode_name for f in msgspec.structs.fields(ReaderConfig) if f.name != "client"]
+)
+def test_text_with_half_of_a_surrogate_pair_is_refused(name: str) -> None:
+    with pytest.raises(ConfigException, match=f"^{name} cannot be encoded as UTF-8, because"):
+        reader_config(ADDRESS | {name: "\ud800"})
+
+
 def test_a_reader_that_may_not_wait_at_all_is_refused() -> None:
     with pytest.raises(ConfigException, match=r"default\.api\.timeout\.ms is 0: expected"):
         reader_config(ADDRESS | {"default.api.timeout.ms": 0})

@@ -25,7 +25,7 @@ from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network import client, nodes
 from spark_kafka_sink.serde.arrow_columns import read_rows
-from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.options import _OWN, SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import preflight
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import (
@@ -206,6 +206,23 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
             check(lost, in_batches=in_batches)
     may_write.add(pipe)
     check(pipe, in_batches=False)
+
+
+OWN = ["topic.config.retention.ms", *_OWN.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "unknownOptions"])
+def test_text_with_half_of_a_surrogate_pair_is_refused_and_not_shown(name: str) -> None:
+    said = f"^option {name} cannot be encoded as UTF-8, because it has half of a surrogate pair"
+    with pytest.raises(ConfigException, match=said) as refused:
+        sink_options(NAMES | {name.lower(): "s3cret\ud800"})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_name_with_half_of_a_surrogate_pair_is_refused() -> None:
+    said = r"^'kafka\.acks\\ud800' is not an option name: it cannot be encoded as UTF-8$"
+    with pytest.raises(ConfigException, match=said):
+        sink_options(NAMES | {"kafka.acks\ud800": "all", "unknownOptions": "warn"})
 
 
 @pytest.mark.parametrize(
