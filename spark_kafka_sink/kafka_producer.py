@@ -167,9 +167,10 @@ class KafkaProducer(BaseProducer):
         """Return the number of partitions of a topic.
 
         expected: if fewer partitions are known, the metadata is requested once more, because topics
-        may grow. Raise DataException for an invalid topic name, and TimeoutException after
-        max.block.ms. An error that prevents writes to the topic (InvalidTopicException,
-        TopicAuthorizationException) is raised at once.
+        may grow. Inside a callback, and with max.block.ms=0, the call does not wait for the
+        response, and returns the known number. Raise DataException for an invalid topic name, and
+        TimeoutException after max.block.ms. An error that prevents writes to the topic
+        (InvalidTopicException, TopicAuthorizationException) is raised at once.
         """
         check_topic_name(topic)
         check_counts("expected", {topic: expected}, 0)

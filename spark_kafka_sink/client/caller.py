@@ -199,14 +199,17 @@ class Caller:
 
         partitions: the expected number of partitions of each topic. If a topic has fewer known
         partitions, the brokers are asked once more, and their response is accepted even if it still
-        has fewer. must_grow: ask the brokers until the topic has the expected number. Raise
-        TimeoutException, or a broker's error about a topic.
+        has fewer. A call that may not wait accepts the known number at once. must_grow: ask the
+        brokers until the topic has the expected number. Raise TimeoutException, or a broker's error
+        about a topic.
         """
-        wait = _TopicWait(self._state.metadata, partitions, must_grow=must_grow)
+        may_wait = self._config.max_block_ms > 0 and not self._thread.is_current
+        must_ask = must_grow or may_wait
+        wait = _TopicWait(self._state.metadata, partitions, must_ask=must_ask, must_grow=must_grow)
 
         def late() -> KafkaException:
             topic = self._state.metadata.topic(wait.missing)
-            if topic is None or not must_grow:
+            if topic is None:
                 return self._no_topic(wait.missing)
             return self._no_partition(wait.missing, topic, partitions[wait.missing] - 1)
 
@@ -235,10 +238,9 @@ class Caller:
         message = (
             f"Partition {partition} of topic {name} with partition count {len(topic.leaders)} is "
             f"not present in metadata{_NO_WAIT if in_callback else f' after {self._max_block()}'}"
+            f"{self._network_trouble()}"
         )
-        error = TimeoutException(message, topic=name, partition=partition, api="Metadata")
-        error.__cause__ = self._no_topic(name)
-        return error
+        return TimeoutException(message, topic=name, partition=partition, api="Metadata")
 
     def _max_block(self) -> str:
         return str(Option("max.block.ms", self._config.max_block_ms))
@@ -301,14 +303,21 @@ class _TopicWait:
 
     A response counts only if its request was sent after the wait began, because partitions may have
     been added to the topic since an earlier request. The thread that calls a method holds the
-    producer's lock. missing: the first topic that `find` did not find.
+    producer's lock. must_ask: whether to wait for a response about a known topic with too few
+    partitions; if not, it is only requested. missing: the first topic that `find` did not find.
     """
 
     def __init__(
-        self, metadata: ClusterMetadata, partitions: Mapping[str, int], *, must_grow: bool
+        self,
+        metadata: ClusterMetadata,
+        partitions: Mapping[str, int],
+        *,
+        must_ask: bool,
+        must_grow: bool,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
+        self._must_ask = must_ask
         self._must_grow = must_grow
         self._asked_at: int | None = None
         self.missing = ""
@@ -332,12 +341,13 @@ class _TopicWait:
         return found
 
     def _has_no_more(self, name: str) -> bool:
-        """Return whether a new response has confirmed the topic's number of partitions.
+        """Return whether the topic's known number of partitions is accepted.
 
-        If there is no such response, request one.
+        A new response must have confirmed it, unless the call may not wait for one. If there is no
+        such response, request one.
         """
         asked_at = self._asked_at
         is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at
         if asked_at is None or (is_answered and self._must_grow):
             self._asked_at = self._metadata.request_update()
-        return is_answered and not self._must_grow
+        return not self._must_ask or (is_answered and not self._must_grow)

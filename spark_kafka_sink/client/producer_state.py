@@ -203,9 +203,9 @@ class ProducerState(ProducerLock):
             self._track(topics)
             call.check()
             found = find()
+            self._wake()  # `find` may have requested metadata
             if found is None:
                 self._topic_waits[waiter] = topics
-                self._wake()
             else:
                 self._end_topic_wait(waiter)
             return found
