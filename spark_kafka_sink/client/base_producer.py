@@ -294,13 +294,13 @@ class BaseProducer:
         if the timeout passes first. After the wait, raise the error of a producer that has failed,
         or a delivery error of rows that were given to `append` without `on_failure`. It is the
         first delivery error since a call last raised one. Later errors up to this call are not
-        raised.
+        raised. If another thread closes the producer during the wait, this is no error in itself.
         """
         check_timeout(timeout)
         self._caller.before_flush()
         self._caller.check_not_in_callback("flush")
         self._flush(timeout, time.monotonic())
-        self._caller.before_call()
+        self._caller.after_flush()
 
     def _flush(self, timeout: float | None, since: float) -> None:
         feeder, drain = self._row_feeder, None
@@ -425,7 +425,8 @@ class BaseProducer:
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
         """End the I/O thread, fail its rows, and close the plugins; return their first error."""
-        error = KafkaException("Producer is closed forcefully.")
+        error = self._caller.closing_error or KafkaException("Producer is closed forcefully.")
+        self._caller.closing_error = error
         self._state.count_lost()
         wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
         is_over = self._thread.stop(wait_s, error)

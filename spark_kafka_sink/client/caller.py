@@ -52,6 +52,8 @@ class Caller:
         self._config = config
         self._pid = os.getpid()
         self.is_closed = False
+        # The error of rows that are not delivered because the producer is closed.
+        self.closing_error: KafkaException | None = None
 
     # -- what a call may do -----------------------------------------------------------------------
 
@@ -91,6 +93,17 @@ class Caller:
         """Raise if rows cannot be sent. Their futures raise errors of earlier deliveries."""
         self.check_open()
         self.check_transaction()
+
+    def after_flush(self) -> None:
+        """Raise a delivery error, or the error of a producer that has failed.
+
+        It is no error if another thread has closed the producer: all rows have ended then, too.
+        """
+        error = self._state.take_delivery_error()
+        if error is not None:
+            raise error
+        if self._state.fatal_error is not self.closing_error:
+            self._state.raise_if_fatal()
 
     def before_flush(self) -> None:
         """Raise if the producer belongs to another process or is closed.

@@ -467,7 +467,7 @@ class ProducerState(ProducerLock):
         """Make the I/O thread end; it fails unacknowledged batches with `error`."""
         with self.lock:
             if error is not None:
-                self._sender.fatal_error = error
+                self._sender.fatal_error = self._sender.fatal_error or error
             self._is_stopping = True
             self._waiters.notify_all()
             self._wake()

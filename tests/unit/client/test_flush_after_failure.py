@@ -1,4 +1,7 @@
-"""A flush of a producer that cannot go on: it waits like any other flush, and then raises."""
+"""A flush of a producer that cannot go on, or is closed meanwhile: it waits, and then raises.
+
+If the close has lost nothing of what the flush is about, the flush raises nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ import threading
 
 import pyarrow as pa
 import pytest
+from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.pure.idle_producer import idle_producer
 from support.pure.pure_producer import TOPIC
 from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import AuthenticationException, KafkaException, ProducerFencedException
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 A_WHILE_S = 20
 
@@ -70,3 +79,99 @@ def test_a_flush_after_a_fatal_error_ends_rows_that_still_lingered(partitioner: 
         # The producer has nothing left to wait for.
         with pytest.raises(ProducerFencedException):
             producer.flush(0)
+
+
+# -- another thread closes the producer meanwhile -------------------------------------------------
+
+
+class Flushing:
+    """A flush in another thread; `error` is what it raised."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self.error: BaseException | None = None
+        self._producer = producer
+        self._thread = threading.Thread(target=self._flush)
+        self._thread.start()
+        wait_until(producer, lambda: producer._state.accumulator.flushes)
+
+    def _flush(self) -> None:
+        try:
+            self._producer.flush()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join(A_WHILE_S)
+        assert not self._thread.is_alive()
+
+
+def test_a_flush_during_which_the_producer_is_closed_returns_when_all_rows_have_ended() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def callback(*_: object) -> None:
+        begun.set()
+        assert may_end.wait(A_WHILE_S)
+
+    with ScriptedBroker() as broker:
+        broker.metadata = describe(broker.port, TOPIC)
+        answer = PartitionProduceResponse(index=0, error_code=0, base_offset=7)
+        topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+        broker.produced = ProduceResponse(responses=[topic])
+        config = {"bootstrap.servers": broker.address, "enable.idempotence": False}
+        producer = KafkaProducer(config)
+        sent = producer.send(TOPIC, b"v", on_delivery=callback)
+        flushing = Flushing(producer)
+        assert begun.wait(A_WHILE_S)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        wait_until(producer, lambda: producer._caller.is_closed)
+        may_end.set()
+        closing.join(A_WHILE_S)
+        flushing.join()
+    assert flushing.error is None
+    assert sent.exception(0) is None
+
+
+def test_a_flush_returns_if_the_rows_that_a_close_drops_have_told_their_owners() -> None:
+    failures = list[object]()
+    with idle_producer(1) as producer:
+        sent = producer.send(TOPIC, b"v")
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}), failures.append)
+        flushing = Flushing(producer)
+        producer.close(0)
+        flushing.join()
+    assert flushing.error is None
+    assert "closed forcefully" in str(sent.exception(0))
+    assert len(failures) == 1
+
+
+def test_a_flush_raises_the_error_of_rows_that_a_close_drops() -> None:
+    with idle_producer(1) as producer:
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+        flushing = Flushing(producer)
+        producer.close(0)
+        flushing.join()
+    assert isinstance(flushing.error, KafkaException)
+    assert "closed forcefully" in str(flushing.error)
+
+
+def test_a_flush_raises_the_fatal_error_that_came_before_a_close() -> None:
+    begun, may_end, error = threading.Event(), threading.Event(), ProducerFencedException("no")
+
+    def callback(*_: object) -> None:
+        begun.set()
+        assert may_end.wait(A_WHILE_S)
+
+    with idle_producer(1) as producer:
+        producer.send(TOPIC, b"v", on_delivery=callback)
+        flushing = Flushing(producer)
+        producer._state.give_up(error)
+        assert begun.wait(A_WHILE_S)
+        closing = threading.Thread(target=producer.close, args=(0,))
+        closing.start()
+        wait_until(producer, lambda: producer._state._is_stopping)
+        may_end.set()
+        closing.join(A_WHILE_S)
+        flushing.join()
+    assert flushing.error is error
