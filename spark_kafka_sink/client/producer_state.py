@@ -203,7 +203,8 @@ class ProducerState(ProducerLock):
             self._track(topics)
             call.check()
             found = find()
-            self._wake()  # `find` may have requested metadata
+            if found is None or self.metadata.is_update_requested:
+                self._wake()
             if found is None:
                 self._topic_waits[waiter] = topics
             else:

@@ -250,6 +250,11 @@ class ClusterMetadata:
         return self._requests
 
     @property
+    def is_update_requested(self) -> bool:
+        """Whether `request_update` was called, and no request has been sent since."""
+        return self._needs_update
+
+    @property
     def is_in_flight(self) -> bool:
         """Whether a request has no response yet."""
         return self._in_flight is not None
