@@ -18,7 +18,8 @@ What is hard:
 
 - Every request that was passed to `send` ends in exactly one event: a response, a broken
   connection, request.timeout.ms, an unsupported version, or a refused login. A response that
-  arrived before a connection broke still counts, so received bytes are read first.
+  arrived before a connection ended still counts, so received bytes are read first, also before
+  the client itself closes a connection (`_take_rest`).
 - Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
   was passed to `connect`, or for a request that any node may answer. After a failure, the next
   attempt waits reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a
@@ -36,7 +37,9 @@ do not count against that limit.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -125,6 +128,8 @@ class NetworkClient:
         self._connect_to: set[int] = set()
         self._unassigned: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
+        # The events of the selector that this poll has not processed yet.
+        self._happened: deque[SelectorEvent] = deque()
         # The end of the last poll.
         self._polled_at = clock()
 
@@ -223,8 +228,9 @@ class NetworkClient:
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
         happened = self._selector.poll(wait)
         self._metrics.fold(self._clock())
-        for event in happened:
-            self._handle(event, self._clock())
+        self._happened += happened
+        while self._happened:
+            self._handle(self._happened.popleft(), self._clock())
         now = self._clock()
         self._expire(now, happened)
         self._send_waiting(now)
@@ -257,23 +263,27 @@ class NetworkClient:
                 )
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
+        """Process an event, and write the frames that follow from it."""
         state = self._channels.get(event.channel)
-        if state is None or state.connection is None:
-            return
+        if state is not None and state.connection is not None:
+            self._process(state, state.connection, event, now)
+            self._flush(state)
+
+    def _process(
+        self, state: NodeState, connection: Connection, event: SelectorEvent, now: float
+    ) -> None:
         state.last_used = now
         if isinstance(event, Connected):
             self._metrics.connected()
             state.connected(is_set_up=self._security is None)
-            state.connection.connected(now)
-            self._flush(state)
+            connection.connected(now)
         elif isinstance(event, Secured):
-            state.connection.secured(now)
-            self._flush(state)
+            connection.secured(now)
         elif isinstance(event, Received):
-            self._received(state, state.connection, event.data, now)
+            self._received(state, connection, event.data, now)
         elif isinstance(event, Sent):
             self._metrics.sent(state.node.id, state.sending.popleft())
-            done = state.connection.sent(now)
+            done = connection.sent(now)
             if done is not None:
                 self._nodes.answered(state, now)
                 self._events.append(done)
@@ -312,12 +322,10 @@ class NetworkClient:
                 self._events.append(event)
         except (AuthenticationException, NetworkException, ProtocolError) as error:
             self._unusable(state, error, now)
-            return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
             for renewal_s in connection.take_renewals():
                 self._metrics.reauthenticated(renewal_s * 1000)
-        self._flush(state)
 
     def _unusable(
         self,
@@ -494,9 +502,27 @@ class NetworkClient:
             self._metrics.closed()
             self._selector.close(state.channel)
 
+    def _take_rest(self, state: NodeState) -> bool:
+        """Process what has arrived on a connection that the caller is about to close.
+
+        Otherwise requests would be sent again although their responses are here. Nothing is
+        written. Return whether the caller still has to close the connection: it may have broken.
+        """
+        channel, connection = state.channel, state.connection
+        if connection is None or not connection.is_ready or not connection.in_flight:
+            return True
+        unprocessed = [event for event in self._happened if event.channel == channel]
+        for event in chain(unprocessed, self._selector.rest(channel)):
+            self._process(state, connection, event, self._clock())
+            if state.connection is None:
+                return False
+            if not connection.in_flight:
+                break
+        return True
+
     def _disconnect(self, state: NodeState, reason: str) -> None:
         """Close a connection that has not failed. Keep the node's last error."""
-        if state.connection is not None:
+        if state.connection is not None and self._take_rest(state):
             said = state.last_error
             self._connection_lost(state, reason, self._clock())
             state.last_error = said
@@ -531,7 +557,8 @@ class NetworkClient:
                 has_begun = connection.go_on(now)
             except KafkaException as error:
                 auth_error = error if isinstance(error, AuthenticationException) else None
-                self._connection_lost(state, str(error), now, error=auth_error)
+                if self._take_rest(state):
+                    self._connection_lost(state, str(error), now, error=auth_error)
                 continue
             if has_begun:
                 self._flush(state)
@@ -545,7 +572,8 @@ class NetworkClient:
         """Drop a connection, or a connection attempt, that got no ticket or token in time."""
         if self._security is not None:
             self._security.give_up(state.node)
-        self._connection_lost(state, reason, now)
+        if self._take_rest(state):
+            self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that has been idle longest, if it exceeds connections.max.idle.ms.

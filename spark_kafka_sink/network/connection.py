@@ -195,8 +195,8 @@ class InFlightRequests:
 class UnansweredRequests(NamedTuple):
     """The requests of a closed connection that got no response, oldest first.
 
-    held: the requests that were never sent, because the connection was re-authenticating or waited
-    for credentials. They are later than the requests in flight.
+    held: the requests that were never sent, because the connection was re-authenticating, waited
+    for credentials or was about to be closed. They are later than the requests in flight.
     """
 
     in_flight: list[ClientRequest]
@@ -411,9 +411,12 @@ class Connection:
         """Record that the connection is closed, and return its unanswered requests."""
         if self._state is not ConnectionState.CLOSED:
             self._handle(ConnectionEvent.CLOSE)
+        requests = self.in_flight.clear()
+        # Each frame that nobody took belongs to one of the last requests.
+        count = len(requests) - len(self._outgoing)
+        in_flight, held = requests[:count], requests[count:]
         self._outgoing.clear()
-        in_flight = self.in_flight.clear()
-        held = [sent for sent, _ in self._held]
+        held += [sent for sent, _ in self._held]
         self._held.clear()
         self.awaits_login_since = None
         return UnansweredRequests(_of_callers(in_flight), _of_callers(held))

@@ -8,9 +8,10 @@ The sends of a channel are written in order, with as many buffers per ``sendmsg`
 accepts (IOV_MAX). After a partial write, writing continues inside the buffer where it stopped. No
 buffers are joined or copied.
 
-A channel is read before it is written, and read to its end after a failed write. Otherwise a
-response that arrived before the connection broke would be lost, and its request would be sent again
-(Selector.pollSelectionKeys of the Java client also reads first).
+A channel is read before it is written, and read to its end after a failed write, or before the
+client itself closes it (`rest`). Otherwise a response that arrived before the connection ended
+would be lost, and its request would be sent again (Selector.pollSelectionKeys of the Java client
+also reads first).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -213,6 +214,16 @@ class Selector:
             if channel.id in self._channels:
                 self._pending += self._write(channel)
 
+    def rest(self, channel_id: int) -> Iterator[SelectorEvent]:
+        """Yield the last events of a channel that the caller then closes. Write nothing.
+
+        First the events that no poll has returned yet, then those of the data in the socket.
+        """
+        yield from [event for event in self._pending if event.channel == channel_id]
+        channel = self._channels.get(channel_id)
+        if channel is not None and not channel.connecting:
+            yield from self._read_to_end(channel)
+
     def close(self, channel_id: int) -> None:
         """Close a channel without an event."""
         channel = self._channels.pop(channel_id, None)
@@ -289,15 +300,18 @@ class Selector:
 
     def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
         """Read the data that arrived before the connection broke, then close the channel."""
-        events: list[SelectorEvent] = []
+        events = list(self._read_to_end(channel))
+        if channel.id in self._channels:
+            events.append(self._broken(channel, error.strerror or str(error)))
+        return events
+
+    def _read_to_end(self, channel: Channel) -> Iterator[SelectorEvent]:
+        """Yield the events of all data that has arrived. Write nothing."""
         with suppress(OSError):
             while channel.id in self._channels and (
                 size := channel.socket.recv_into(self._received)
             ):
-                events += self._take(channel, size)
-        if channel.id in self._channels:
-            events.append(self._broken(channel, error.strerror or str(error)))
-        return events
+                yield from self._take(channel, size)
 
     def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
         """Return the events for the first `size` bytes of the receive buffer."""

@@ -192,6 +192,10 @@ class SimulatedSelector:
         self._scheduler.at(channel.last_arrival, self._arrived, channel)
         self._scheduler.at(channel.stalled_until, self._report, channel, Sent(channel_id))
 
+    def rest(self, channel_id: int) -> Iterator[SelectorEvent]:
+        """Yield the pending events of a channel."""
+        yield from [event for event in self._pending if event.channel == channel_id]
+
     def close(self, channel_id: int) -> None:
         """Close from the producer's side; sent messages may still arrive."""
         channel = self.channels.pop(channel_id, None)

@@ -338,7 +338,7 @@ UNLISTED: Final[Mapping[str, str]] = {
     "client/io_thread.py:ProducerThread._act": _PASSED_ON,
     "client/io_thread.py:ProducerThread._run": "a bug",
     "logs.py:": _PASSED_ON,
-    "network/client.py:NetworkClient._handle": "the reason is the message of an error",
+    "network/client.py:NetworkClient._process": "the reason is the message of an error",
     "recover.py:": "the output of a command",
     "spark/committing/exactly_once_commit.py:commit_micro_batch": _PASSED_ON,
     "spark/committing/exactly_once_commit.py:end_unused": _PASSED_ON,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.network.selector import (
@@ -83,6 +83,10 @@ class InMemorySelector:
         if not self.silent and key not in self.unanswered:
             answer = self.answer(key, version, correlation_id)
             self._pending.append(Received(channel_id, answer))
+
+    def rest(self, channel_id: int) -> Iterator[SelectorEvent]:
+        """Yield the pending events of a channel."""
+        yield from [event for event in self._pending if event.channel == channel_id]
 
     def close(self, channel_id: int) -> None:
         """Close a channel."""

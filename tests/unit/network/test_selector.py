@@ -70,6 +70,13 @@ def receive(peer: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def arrived(end: socket.socket, size: int) -> None:
+    """Wait until so many bytes can be read."""
+    select.select([end], [], [], 60.0)
+    while len(end.recv(size, socket.MSG_PEEK)) < size:
+        pass
+
+
 def reset(peer: socket.socket) -> None:
     """Close the peer's end so that the other end finds the connection reset."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -282,6 +289,40 @@ def test_a_channel_is_read_before_it_is_written(
         select.select([], [channel.socket], [], 60.0)
         selector.poll(60.0)
         assert calls[:2] == ["read", "write"], "where both are possible"
+
+
+def test_the_rest_of_a_channel_is_read_to_its_end_and_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
+    monkeypatch.setattr("spark_kafka_sink.network.selector._RECEIVE_BYTES", 1000)
+    selector = Selector(send_buffer_bytes=UNSET_BUFFER, receive_buffer_bytes=UNSET_BUFFER)
+    with connected(selector, listener) as peer:
+        (channel,) = selector._channels.values()
+        selector.send(1, [bytes(50_000_000)])
+        calls: list[str] = []
+        real = channel.socket
+        channel.socket = SocketThatNotes(real, calls)  # type: ignore[assignment]  # what is used of one
+        peer.sendall(bytes(2500))
+        receive(peer, 1_000_000)  # there is room to write again
+        arrived(real, 2500)
+        sizes = [len(event.data) for event in selector.rest(1) if isinstance(event, Received)]
+        assert sizes == [1000, 1000, 500]
+        assert set(calls) == {"read"}
+        assert list(selector.rest(2)) == []
+    selector.close_all()
+
+
+def test_the_rest_of_a_channel_begins_with_what_no_poll_has_returned(
+    selector: Selector, listener: socket.socket
+) -> None:
+    with connected(selector, listener) as peer, connected(selector, listener, 2):
+        peer.sendall(b"first")
+        arrived(selector._channels[1].socket, 5)
+        selector.send(1, [b"request"])
+        selector.send(2, [b"request"])
+        peer.sendall(b"second")
+        arrived(selector._channels[1].socket, 6)
+        assert list(selector.rest(1)) == [Received(1, b"first"), Sent(1), Received(1, b"second")]
 
 
 def test_a_closed_channel_gives_no_events(selector: Selector, listener: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import ssl
 import threading
@@ -16,6 +17,7 @@ from support.brokers.tls_peers import served, server_context
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.network.selector import (
     UNSET_BUFFER,
+    Channel,
     Closed,
     Connected,
     Received,
@@ -155,6 +157,34 @@ def test_a_fault_behind_an_answer_ends_the_channel_at_once(
     assert isinstance(closed, Closed)
     assert closed.reason.startswith("TLS: ")
     assert closed.error is None
+
+
+def test_the_rest_of_a_channel_comes_decrypted_and_nothing_is_written(
+    selector: TlsSelector,
+    authority: Authority,
+    certificate: Certificate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+
+    def serve(connection: ssl.SSLSocket) -> None:
+        connection.recv(100)
+        connection.sendall(b"answer")
+        ended.wait(30)
+
+    writes: list[Channel] = []
+    with served(server_context(tmp_path, certificate), serve) as server:
+        selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(authority.root))
+        selector.send(7, [b"request"])
+        events = poll_until(selector, lambda events: Sent(7) in events)
+        monkeypatch.setattr(selector, "_write", writes.append)
+        while not received(events):
+            assert select.select([selector._channels[7].socket], [], [], 60.0)[0]
+            events += selector.rest(7)
+        ended.set()
+    assert received(events) == b"answer"
+    assert writes == []
 
 
 def test_a_refusal_tells_why_and_its_alert_goes_out(
