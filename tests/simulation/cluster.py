@@ -225,7 +225,7 @@ class Cluster(Controller):
                 )
             )
         brokers = [
-            MetadataResponseBroker(node_id=n, host=f"b{n}", port=FIRST_PORT + n)
+            MetadataResponseBroker(node_id=n, host=self.brokers[n].host, port=FIRST_PORT + n)
             for n in sorted(broker.known_alive)
         ]
         reply(
@@ -371,7 +371,7 @@ class Cluster(Controller):
                 responses=list(by_topic.values()),
                 throttle_time_ms=broker.throttle_ms,
                 node_endpoints=[
-                    NodeEndpoint(node_id=n, host=f"b{n}", port=FIRST_PORT + n)
+                    NodeEndpoint(node_id=n, host=self.brokers[n].host, port=FIRST_PORT + n)
                     for n in sorted(hinted - {NO_LEADER})
                 ],
             )

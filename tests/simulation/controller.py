@@ -91,6 +91,7 @@ class Broker:
 
     def __init__(self, number: int) -> None:
         self.id = number
+        self.host = f"b{number}"
         self.is_alive = True
         self.paused_until = 0.0
         self.known: dict[TopicPartition, Leadership] = {}

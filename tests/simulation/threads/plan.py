@@ -109,7 +109,11 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
             callers = random.choice([1, 2]) if theme == "interrupts" else 1
             return replace(plan, callers=callers, poison=0.0, mischief=0.0)
         case "resets":
-            weather = plan.weather._replace(room=60, breaks_behind=0.7, until=1.0)
+            moves = random.choice([0, 0, 20])
+            weather = plan.weather._replace(room=60, breaks_behind=0.7, until=1.0, moves=moves)
+            if moves:  # which the metadata says
+                weather = weather._replace(breaks_behind=0.1)
+                plan.configs["metadata.max.age.ms"] = 20
             return replace(plan, weather=weather, mischief=0.0)
         case "topics":
             return replace(plan, callers=3, poison=0.0, is_forgetful=True)

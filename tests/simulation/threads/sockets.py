@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from simulation.cluster import FIRST_PORT, Cluster
-from simulation.controller import Session
+from simulation.controller import Broker, Session
 from simulation.network import Asked, frame_of, read_request
 from simulation.threads.world import World
 from spark_kafka_sink.model import TopicPartition
@@ -30,7 +30,8 @@ class Weather(NamedTuple):
     """The quality of connections: buffer sizes, and the rate of faults.
 
     room: the bytes of the send buffer. breaks_behind: how often a connection breaks right after a
-    response. breaks_before: how often right before one.
+    response. breaks_before: how often right before one. moves: how many times a broker moves to
+    another address. Its old connections keep working.
     """
 
     delay_s: float
@@ -39,6 +40,7 @@ class Weather(NamedTuple):
     breaks_before: float
     refused: float
     until: float
+    moves: int = 0
 
 
 class Network:
@@ -50,6 +52,12 @@ class Network:
         self.weather = weather
         self.arrived: set[tuple[TopicPartition, int]] = set()
         self.sockets: set[Socket] = set()
+        for _ in range(weather.moves):
+            broker = world.random.choice(list(cluster.brokers.values()))
+            world.events.at(world.random.uniform(0.0, weather.until), self._move, broker)
+
+    def _move(self, broker: Broker) -> None:
+        broker.host += "x"
 
     def delay_s(self) -> float:
         """Draw a transit time."""
