@@ -724,11 +724,11 @@ def test_a_callable_beside_the_url_of_a_file_reads_no_file(own_module: ModuleTyp
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),
          "unsecuredLogin"),
         (by_secret("https://h/", sasl_username="u", sasl_password="p"), "sasl.username has no"),
-        (by_secret("https://h/", "s3cret\ud800"), "client.secret has an invalid character"),
+        (by_secret("https://h/", "s3cret\ud800"), "client.secret cannot be encoded as UTF-8"),
         (by_secret("https://h/", "s3cret\ud800", sasl_oauthbearer_header_urlencode="true"),
-         "client.secret has an invalid character"),
+         "client.secret cannot be encoded as UTF-8"),
         (by_secret("https://h/", sasl_oauthbearer_scope="\ud800"),
-         "scope has an invalid character"),
+         "scope cannot be encoded as UTF-8"),
     ],
 )  # fmt: skip
 def test_what_gives_no_token_is_refused_on_the_driver(
