@@ -306,7 +306,10 @@ class ColumnProducer:
                     topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
                 )
         except BaseException as error:  # an interrupt may also come between two batches
-            self._fail_partly(progress, error)
+            if progress.appended and progress.failure is None:
+                progress.failure = error
+                self._state.left_behind[progress] = self._spoil_transaction
+                self._spoil_transaction(progress, message_of(error))
             if not isinstance(error, KafkaException):
                 if progress.appended:
                     add_last_line(error, str(progress))
@@ -385,26 +388,19 @@ class ColumnProducer:
             # The error may have come after the rows of the last slice were put into batches.
             appended = end if pending.is_in_batches else start
             progress.appended = first_row + appended
-            self._fail_partly(progress, error)
+            # The caller does not know which rows were appended: the transaction must be aborted.
+            if progress.appended and progress.failure is None:
+                progress.failure = error
+                self._state.left_behind[progress] = self._spoil_transaction
+                self._spoil_transaction(progress, message_of(error))
             if isinstance(error, KafkaException):
                 self._state.refuse(total - appended, error)
             raise
 
-    def _fail_partly(self, progress: _Progress, error: BaseException) -> None:
-        """Make the transaction abortable if some of the rows were appended before `error`.
-
-        The caller does not know which rows were appended. This is done once for a call of
-        `append`: a later call could make the next transaction abortable.
-        """
-        if not progress.appended or progress.failure is not None:
-            return
-        progress.failure = error
-        self._state.left_behind[progress] = self._spoil_transaction
-        self._spoil_transaction(progress, message_of(error))
-
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
         """Make the transaction abortable, because `append` failed after some of the rows.
 
+        This is done once for a call of `append`, because later it could be another transaction.
         said: the text of the error. The I/O thread passes no text: the class of the error may be
         the user's, and its code must not run while the I/O thread holds the lock.
         """

@@ -418,7 +418,7 @@ class BaseProducer:
                 self._stop(timeout, started, last_callbacks_s)
             raise
         unclosed = self._stop(timeout, started, last_callbacks_s)
-        undelivered = None if timeout == 0 else self._state.take_delivery_error()
+        undelivered = None if timeout == 0 else self._caller.take_error_of_close()
         return undelivered or unclosed
 
     def _stop(

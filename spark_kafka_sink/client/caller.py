@@ -54,6 +54,7 @@ class Caller:
         self.is_closed = False
         # The error of rows that are not delivered because the producer is closed.
         self.closing_error: KafkaException | None = None
+        self._error_of_close: KafkaException | None = None
 
     # -- what a call may do -----------------------------------------------------------------------
 
@@ -99,11 +100,18 @@ class Caller:
 
         It is no error if another thread has closed the producer: all rows have ended then, too.
         """
-        error = self._state.take_delivery_error()
+        with self._state.lock:  # `close` may take the error that this call has waited for
+            error = self._state.take_delivery_error() or self._error_of_close
         if error is not None:
             raise error
         if self._state.fatal_error is not self.closing_error:
             self._state.raise_if_fatal()
+
+    def take_error_of_close(self) -> KafkaException | None:
+        """Return the delivery error that `close` raises; another thread's flush raises it, too."""
+        with self._state.lock:
+            self._error_of_close = self._state.take_delivery_error()
+        return self._error_of_close
 
     def before_flush(self) -> None:
         """Raise if the producer belongs to another process or is closed.

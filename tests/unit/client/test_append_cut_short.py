@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import appender
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
@@ -211,6 +213,34 @@ def test_a_table_whose_batch_fails_in_its_second_slice_spoils_one_transaction(
     bench.begin(KafkaProducer.commit_transaction)
     assert bench.run() == []
     bench.producer.commit_transaction()
+
+
+def test_a_second_interrupt_lets_no_part_of_an_append_be_committed(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    """It comes at the entry of the first function that is called after the first interrupt."""
+    begun: list[str] = []
+
+    def interrupt_again(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and not begun and frame.f_globals["__name__"] == appender.__name__:
+            begun.append(frame.f_code.co_name)
+            raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        sys.settrace(interrupt_again)
+        raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    try:
+        with before_slice(monkeypatch, bench, 2, interrupt), pytest.raises(KeyboardInterrupt):
+            bench.producer.append(TOPIC, ROWS)
+    finally:
+        sys.settrace(before)
+    assert begun == ["_spoil_transaction"]
+    with bench.producer._state.lock:
+        bench.producer._state._clean_up_for_good()
+    with pytest.raises(KafkaException, match="append failed after 16 of 30 rows"):
+        bench.producer.commit_transaction()
 
 
 def as_batch(rows: pa.RecordBatch) -> pa.RecordBatch:

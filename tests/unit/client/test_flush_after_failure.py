@@ -156,6 +156,23 @@ def test_a_flush_raises_the_error_of_rows_that_a_close_drops() -> None:
     assert "closed forcefully" in str(flushing.error)
 
 
+def test_a_flush_raises_the_error_of_lost_rows_although_close_has_raised_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised = list[KafkaException | None]()
+    with idle_producer(1) as producer:
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+
+        def close_meanwhile(*_: object) -> None:
+            producer.close(0)
+            raised.append(producer._caller.take_error_of_close())  # as a close that has waited
+
+        monkeypatch.setattr(producer, "_flush", close_meanwhile)
+        with pytest.raises(KafkaException) as flushed:
+            producer.flush()
+    assert raised == [flushed.value]
+
+
 def test_a_flush_raises_the_fatal_error_that_came_before_a_close() -> None:
     begun, may_end, error = threading.Event(), threading.Event(), ProducerFencedException("no")
 

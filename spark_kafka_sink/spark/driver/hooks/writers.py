@@ -390,11 +390,14 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             if not has_full_traceback(write.options):
                 shorten(error)
             raise
-        with _of_micro_batch(kind, writer, session, write, before) as of_micro_batch:
+        gone = micro_batch.without_micro_batch(before, handed_on)
+        with _of_micro_batch(kind, session, write, gone) as of_micro_batch:
             write = write._replace(options=join_options(write.options, of_micro_batch))
             if _has_nothing_to_write(kind, session, write):
                 return None
             kwargs |= handed_on | of_micro_batch
+            # Not before: after a refusal, Spark's writer still has the options of the last call.
+            note(writer, _HANDED_ON, handed_on | of_micro_batch)
             with (
                 reporting_error(write.options, has_lines=micro_batch.has_batch_id(write.options)),
                 explained(session),
@@ -434,7 +437,7 @@ def _checked(
 
 
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
-    """Return the options to add to the write, and record them in the writer."""
+    """Return the options to add to the write."""
     own = write.options
     found: dict[str, str] = {}
     if not micro_batch.is_of_write_batch(own):  # it has added the options of the session
@@ -447,28 +450,24 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     found |= trace_options(own)
     if kind.notes is not None:  # a client of Spark Connect cannot reach the reports
         found |= new_write_id()
-    note(writer, _HANDED_ON, found)
     return found
 
 
 @contextmanager
 def _of_micro_batch(
-    kind: SparkWriter, writer: Any, session: Any, write: Write, before: Mapping[str, str]
+    kind: SparkWriter, session: Any, write: Write, gone: dict[str, str]
 ) -> Iterator[dict[str, str]]:
     """Yield the options that pass on the micro-batch of a ``save()``: `saves.save_of_micro_batch`.
 
     session: None over Spark Connect, where a function of foreachBatch does not know its query.
-    before: what an earlier call handed on. Raise ConfigException for a second save.
+    gone: replaces the micro-batch of an earlier call. Raise ConfigException for a second save.
     """
-    gone = micro_batch.without_micro_batch(before, noted(writer, _HANDED_ON, {}))
-    note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | gone)
     if is_off(write.options) or not _is_own_job(kind, session, write):
         yield gone
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
 
     with save_of_micro_batch(write.options, session.sparkContext.getLocalProperty) as found:
-        note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | found)
         yield gone | found
 
 

@@ -143,6 +143,7 @@ class Spark:
         self.properties = properties
         self.saved: list[dict[str, str]] = []
         self.error: Exception | None = None
+        self.refusal: Exception | None = None
         self.sparkContext = SimpleNamespace(getLocalProperty=self.properties.get)
         self.conf = SimpleNamespace(get=lambda _, default: default)
 
@@ -154,10 +155,14 @@ class Spark:
             DESCRIPTION: f"id = q\nrunId = {run_id}\nbatch = {batch_id}",
         }
 
+    def _look(self, *_: object) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
     def save(self, writer: Any = None, **more: str) -> None:  # noqa: ANN401 - a fake
         """Save rows, as a user does after `register`."""
         kind = WRITERS[0]._replace(
-            write=lambda writer: writer.settings, schema=lambda _: ROWS, look=lambda *_: None,
+            write=lambda writer: writer.settings, schema=lambda _: ROWS, look=self._look,
             set_mode=lambda *_: None,
         )  # fmt: skip
         hooked = _hooked(FakeWriter, kind, "pykafka")
@@ -293,6 +298,23 @@ def test_an_at_least_once_save_in_foreachbatch_is_a_micro_batch(spark: Spark) ->
     spark.properties.clear()  # outside of foreachBatch
     spark.save(writer)
     assert [batch_id_of(each) for each in spark.saved] == [7, 7, 8, None]
+
+
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_a_writer_whose_save_was_refused_does_not_keep_the_micro_batch_before(
+    spark: Spark, mode: str
+) -> None:
+    writer = FakeWriter(spark, GIVEN | {"exactlyonce": mode, "txnversion": "7"})
+    spark.in_batch(7)
+    spark.save(writer)
+    spark.in_batch(8)
+    writer._options["txnversion"] = "8"
+    spark.refusal = ConfigException("no broker")
+    with pytest.raises(ConfigException, match="no broker"):
+        spark.save(writer)
+    spark.refusal = None
+    spark.save(writer)
+    assert [batch_id_of(each) for each in spark.saved] == [7, 8]
 
 
 def test_a_save_in_foreachbatch_is_checked_before_spark_begins() -> None:

@@ -33,6 +33,9 @@ NO_WAIT_S = 0.001
 WRITER = object()
 
 
+EXACTLY_ONCE = {"exactlyonce": "true", "txnappid": "app", "txnversion": "3"}
+
+
 class Renewals:
     """The calls of the thread; failures: how many of them fail."""
 
@@ -76,7 +79,13 @@ def threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, batch_id_option(3), {"txnversion": "3"} | batch_id_option(3, is_save=True)]
+    "more",
+    [
+        {},
+        batch_id_option(3),
+        batch_id_option(3, is_save=True),
+        EXACTLY_ONCE | batch_id_option(3, is_save=True),
+    ],
 )
 def test_the_token_of_a_job_is_renewed_until_it_ends(
     renewals: Renewals, more: dict[str, str]
