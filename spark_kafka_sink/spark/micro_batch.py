@@ -106,11 +106,21 @@ def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> di
     return {name: _NONE for name in names if name in before and name not in now}
 
 
-def drop_replaced(options: dict[str, str]) -> None:
-    """Remove what `without_micro_batch` has put into options."""
+def options_of_user(given: Mapping[str, str], *, is_exactly_once: bool) -> dict[str, str]:
+    """Return the options without those that pass on a micro-batch.
+
+    given: the options of a write, with names in lower case. is_exactly_once: whether they ask for
+    exactly once. ``save()`` in the function of foreachBatch then also passes the batch id on as
+    txnVersion.
+    """
+    options = dict(given)
+    if is_of_save(given) and is_exactly_once:
+        options.pop("txnversion", None)
+    is_passed_on = batch_id_of(given) is not None
     for name in (BATCH_ID_OPTION, QUERY_OPTION):
-        if options.get(name) == _NONE:
-            del options[name]
+        if is_passed_on or options.get(name) == _NONE:
+            options.pop(name, None)
+    return options
 
 
 def has_batch_id(options: Mapping[str, str]) -> bool:

@@ -20,13 +20,10 @@ from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, is_off
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.micro_batch import (
-    BATCH_ID_OPTION,
-    QUERY_OPTION,
     MicroBatch,
     batch_id_of,
-    drop_replaced,
-    is_of_save,
     micro_batch_in,
+    options_of_user,
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
 from spark_kafka_sink.spark.planning.encodings import (
@@ -157,12 +154,8 @@ class KafkaDataSource(DataSource):
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
-        if is_of_save(given) and not is_off(given):
-            given.pop("txnversion", None)  # it is the batch id
-        drop_replaced(given)
-        for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
-            given.pop(name, None)
-        options = _checked_options(given, schema, reads_files=reads_files)
+        own = options_of_user(given, is_exactly_once=not is_off(given))
+        options = _checked_options(own, schema, reads_files=reads_files)
         if options.exactly_once is not None:
             query_id = None if micro_batch is None else micro_batch.query_id
             selected = options.exactly_once.of_batch(batch_id, query_id)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import safe_logging, warnings_disabled
 from spark_kafka_sink.spark.exactly_once import is_off
-from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION, QUERY_OPTION, is_of_save
+from spark_kafka_sink.spark.micro_batch import options_of_user
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.task_tokens import forget_write, renew_for_write
 from spark_kafka_sink.spark.session import is_connect
@@ -77,11 +77,9 @@ def _start(options: Mapping[str, str], write: object, is_over: Callable[[float],
 
 
 def _run(given: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
-    own = {each: text for each, text in given.items() if each not in _PASSED_ON}
-    if is_of_save(given) and not is_off(given):
-        own.pop("txnversion", None)  # it is the batch id
     try:
         with warnings_disabled():
+            own = options_of_user(given, is_exactly_once=not is_off(given))
             options = sink_options(own)
         if options.delegation_token_mechanism is None:
             return
@@ -99,6 +97,3 @@ def _run(given: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
     except Exception as error:  # noqa: BLE001 - the write goes on, and says what is wrong with it
         with safe_logging():
             logger.debug("no delegation token is renewed any more (%s)", type(error).__name__)
-
-
-_PASSED_ON: Final = (BATCH_ID_OPTION, QUERY_OPTION)
