@@ -16,6 +16,7 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
@@ -128,11 +129,19 @@ def assemble(
 def _rack(config: ProducerConfig) -> str | None:
     """Return the rack whose partitions the built-in partitioner prefers, None if it prefers none.
 
-    Raise ConfigException if client.rack has a reference that cannot be resolved in this process.
+    Raise ConfigException if client.rack has a reference that cannot be resolved in this process, or
+    that gives an empty rack.
     """
     if config.partitioner_class is not None or not config.partitioner_rack_aware:
         return None
-    return OptionValues(config).resolved("client.rack", config.client_rack)
+    rack = OptionValues(config).resolved("client.rack", config.client_rack)
+    if not rack.strip():
+        message = (
+            f"{Option('partitioner.rack.aware')} is true, but {Option('client.rack')} is "
+            f"{config.client_rack}, which is empty on this machine: set it there"
+        )
+        raise ConfigException(message)
+    return rack
 
 
 def _make_accumulator(config: ProducerConfig) -> RecordAccumulator:

@@ -445,8 +445,11 @@ class BaseProducer:
             return
         has_transaction = self._has_transaction or self._has_unseen_commit
         said: list[str] = []
+        end = time.monotonic() + min(limit_s, self._delivery_timeout_s)
         try:
             self._close_within(limit_s)
+            if self._thread.is_alive:  # another thread has called close, which still waits
+                self._thread.join(max(end - time.monotonic(), 0))
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is

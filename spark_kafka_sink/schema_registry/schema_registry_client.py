@@ -44,7 +44,8 @@ _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 20.0
 # One attempt takes at most the sum of these.
 _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
-# All attempts of a call end within this number of seconds.
+# All attempts of a call end within this number of seconds. The time to resolve names and to get a
+# token comes on top.
 _MOST_S: Final = 60.0
 _RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404

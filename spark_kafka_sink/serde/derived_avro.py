@@ -34,23 +34,22 @@ _DERIVED_LOGICAL: Final = {
 def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "") -> str:
     """Return the schema of a column as JSON.
 
-    path: the path of the column, for error messages. name, namespace: of the Avro record, if the
-    column is a struct. A part that may be null becomes ``["null", T]``, and a field also gets the
-    default null. The column itself does not, because a null key or value stays null. Raise
+    path: the path of the column, for error messages. name, namespace: of the outermost Avro record,
+    if the column has one. A part that may be null becomes ``["null", T]``, and a field also gets
+    the default null. The column itself does not, because a null key or value stays null. Raise
     DataException for a type that has no schema. Void has none: the values that the column has in a
     later run would not fit.
     """
-    derived = _Deriver(name).derive(column, path, name)
-    if namespace and isinstance(derived, dict) and derived["type"] == "record":
-        derived = {"type": "record", "name": name, "namespace": namespace, **derived}
+    derived = _Deriver(name, namespace).derive(column, path, name)
     return json.dumps(derived, separators=(",", ":"))
 
 
 class _Deriver:
     """Derives one schema. It names a nested record after its parent and its field."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, namespace: str) -> None:
         self._taken = {name}
+        self._namespace = namespace
 
     def derive(self, column: ColumnType, path: str, name: str) -> str | dict[str, Any]:
         """Return the schema of a column, or of a part of it. name: of its record."""
@@ -65,11 +64,12 @@ class _Deriver:
             return {"type": "bytes", "logicalType": "decimal", **size}
         if kind is Kind.STRUCT:
             check_distinct_fields(column, path)
-            return {
-                "type": "record",
-                "name": name,
-                "fields": [self._field(each, path, name) for each in column.fields],
-            }
+            record: dict[str, Any] = {"type": "record", "name": name}
+            if self._namespace:  # the records inside of this one have the same namespace
+                record["namespace"] = self._namespace
+                self._namespace = ""
+            record["fields"] = [self._field(each, path, name) for each in column.fields]
+            return record
         if kind is Kind.ARRAY:
             return {"type": "array", "items": self._part(column.fields[0], f"{path}[]", name)}
         if kind is Kind.MAP and column.fields[0].type.kind is Kind.STRING:

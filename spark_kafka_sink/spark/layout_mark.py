@@ -37,6 +37,22 @@ def laid_out_counts(schema: StructType) -> dict[str, int] | None:
     return next((dict(mark) for mark in marks if mark is not None), None)
 
 
+def refuse_laid_out(schema: StructType) -> None:
+    """Raise DataException if rows are given to atomic_layout that it has laid out before.
+
+    It would keep their partitions, which belong to the topics and partition counts of that time.
+    """
+    counts = laid_out_counts(schema)
+    if counts is not None:
+        topics = f" for topic {next(iter(counts))}" if len(counts) == 1 else ""
+        message = (
+            f"atomic_layout: the column partition of df is from an earlier atomic_layout{topics}: "
+            "call it once, on the rows that you gave to the earlier call, or remove the column "
+            "with df.drop('partition')"
+        )
+        raise DataException(message)
+
+
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
     """Return all partitions of topics. counts: the partition counts in the mark, by topic."""
     return tuple(
@@ -64,8 +80,8 @@ def _check_topics_of_rows(laid_out: Mapping[str, int], topics: Iterable[str]) ->
     for topic in topics:
         if topic not in laid_out and TOPIC_NAME.match(topic):
             message = (
-                f"{_for_topics(laid_out)}, and a row's topic is {topic}: after a union, or a "
-                "change of the column topic, call atomic_layout again, right before the write"
+                f"{_for_topics(laid_out)}, and a row's topic is {topic}: call atomic_layout after "
+                "a union or a change of the column topic, not before it"
             )
             raise DataException(message, topic=topic)
 
@@ -87,7 +103,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
             message = (
                 f"the rows were laid out by atomic_layout for {expected} partitions of topic "
                 f"{topic}, which has {partitions} now: their keys belong to other partitions. "
-                "Call atomic_layout again, right before the write (in a stream, in foreachBatch)"
+                "Call atomic_layout right before the write (in a stream, in foreachBatch)"
             )
             raise DataException(message, topic=topic)
 

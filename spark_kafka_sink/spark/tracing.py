@@ -328,7 +328,7 @@ def _exporters() -> dict[str, EntryPoint | None]:
     """Return the exporters that OTEL_TRACES_EXPORTER names; None for one that is not installed."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
 
-    named = os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
+    named = _environment("OTEL_TRACES_EXPORTER", "otlp").split(",")
     names = [_exporter(name.strip()) for name in named]
     installed = {point.name: point for point in entry_points(group="opentelemetry_traces_exporter")}
     return {name: installed.get(name) for name in names if name not in ("", "none")}
@@ -356,9 +356,17 @@ def _exporter(name: str) -> str:
     """
     if name != "otlp":
         return name
-    general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", general)
+    general = _environment("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    protocol = _environment("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", general)
     return "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+
+
+def _environment(name: str, default: str) -> str:
+    """Return an environment variable, the default if it is not set or empty.
+
+    The specification of OpenTelemetry treats an empty variable as one that is not set.
+    """
+    return os.environ.get(name) or default
 
 
 def _traceparent(span: Span) -> str:

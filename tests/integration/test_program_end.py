@@ -56,6 +56,12 @@ PROGRAMS = {
         "def late(): threading.main_thread().join(); send(producer, 'thread')\n"
         "threading.Thread(target=late).start()"
     ),
+    # The program ends while another thread, which Python does not wait for, closes the producer.
+    "close-in-thread": (
+        "producer = made(); send(producer, 'close-in-thread')\n"
+        "threading.Thread(target=producer.close, daemon=True).start()\n"
+        "while not producer._is_closing: pass"
+    ),
     "partitioner": (
         "def first(topic, batch, partitions): return [0] * batch.num_rows\n"
         "producer = made(partitioner_class=first); send(producer, 'partitioner')"

@@ -95,6 +95,22 @@ PROVOKED_BY: Final = {
     ),
 }
 
+# The same for the first table, whose texts are Spark's.
+SPARK_SAYS: Final = {
+    "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer": (
+        "spark/test_refusals.py::test_what_is_refused_on_the_driver_is_an_error_of_planning"
+    ),
+    "An exception was thrown from the Python worker": (
+        "spark/test_refusals.py::test_a_null_topic_says_how_to_set_a_default"
+    ),
+}
+
+
+def test_what_spark_says_is_in_the_first_table() -> None:
+    before_sections = PAGE.read_text().partition("\n## ")[0]
+    table = re.findall(r"^\| `(.+?)` \|", before_sections, re.MULTILINE)
+    assert table == list(SPARK_SAYS)
+
 
 def test_each_error_of_the_page_is_in_this_table_and_the_other_way_round() -> None:
     sections = PAGE.read_text().partition("\n## ")[2]
@@ -104,6 +120,6 @@ def test_each_error_of_the_page_is_in_this_table_and_the_other_way_round() -> No
         assert text.startswith(beginning)
 
 
-@pytest.mark.parametrize("name", sorted(set(PROVOKED_BY.values())))
+@pytest.mark.parametrize("name", sorted({*PROVOKED_BY.values(), *SPARK_SAYS.values()}))
 def test_the_test_that_provokes_an_error_exists(name: str) -> None:
     assert exists(name)

@@ -257,17 +257,28 @@ def test_a_micro_batch_that_was_laid_out_for_fewer_partitions_is_refused(
 def test_rows_for_a_topic_that_was_not_laid_out_are_refused(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic, other = new_topic(2), new_topic(3)
+    topic, other, third = new_topic(2), new_topic(3), new_topic(3)
     options = {"kafka.bootstrap.servers": kafka.bootstrap}
     rows = spark.range(10).selectExpr(*NUMBERED)
     first, second = (
         atomic_layout(rows.withColumn("topic", F.lit(name)), options) for name in (topic, other)
     )
-    said = f"laid out by atomic_layout for topic {topic}, and a row's topic is {other}: after a uni"
+    said = f"laid out by atomic_layout for topic {topic}, and a row's topic is {other}: call atomic"
     for frame in (first.union(second), first.withColumn("topic", F.lit(other))):
         with pytest.raises(PySparkException, match=said):
             save(frame, kafka.bootstrap)
     assert read_with_confluent(kafka.bootstrap, other) == []
+    moved = first.withColumn("topic", F.lit(other))
+    for frame in (first, moved, first.union(second)):
+        with pytest.raises(DataException, match=f"from an earlier atomic_layout for topic {topic}"):
+            atomic_layout(frame, options)
+    # Its rows are where rows are that were never laid out for another topic.
+    save(atomic_layout(moved.drop("partition"), options), kafka.bootstrap)
+    placed = {row.value: row.partition for row in read_with_confluent(kafka.bootstrap, other)}
+    save(rows, kafka.bootstrap, third)
+    without = {row.value: row.partition for row in read_with_confluent(kafka.bootstrap, third)}
+    assert placed == without
+    assert len(placed) == 10
     # Other bad names are bad rows.
     save(first.withColumn("topic", F.lit("not/there")), kafka.bootstrap, onError="skip")
 

@@ -178,7 +178,7 @@ def test_what_is_refused_on_the_driver_is_an_error_of_planning(spark: SparkSessi
     with pytest.raises(PySparkException) as refused:
         save(spark.sql("SELECT 'x' AS wert"), "h:1", "any")
     text = str(refused.value)
-    assert "Failed to initialize Python data source writer" in text
+    assert "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer" in text
     assert "Required attribute 'value' not found" in text
 
 
@@ -281,6 +281,7 @@ def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: Kafk
     with pytest.raises(PySparkException) as refused:
         save(frame, kafka.bootstrap)
     said = "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null"
+    assert "An exception was thrown from the Python worker" in str(refused.value)
     assert f"row 0 of task 0: {said} topic. " in str(refused.value)
     assert "Use the `topic` option for setting a default topic" in str(refused.value)
 

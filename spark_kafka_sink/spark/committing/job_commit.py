@@ -153,13 +153,16 @@ def publish(
 ) -> None:
     """Print a summary of the report, and write the report to the file `path`.
 
-    quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. trace:
-    the span of the job, which ends here. The report of a batch job replaces the file. For a stream,
-    a line is appended for each micro-batch. The job has ended, with or without success. A failure
-    to write the report does not change that, and is printed on stderr.
+    quiet: whether to print no summary. The warning that rows are older than retention.ms is still
+    printed if the write is complete. Nothing is printed for a micro-batch without rows. trace: the
+    span of the job, which ends here. The report of a batch job replaces the file. For a stream, a
+    line is appended for each micro-batch. The job has ended, with or without success. A failure to
+    write the report does not change that, and is printed on stderr.
     """
     if not quiet and not report.is_empty:
         _say_summary(report)
+    if report.expired_rows and (report.complete or not quiet):
+        say(ExpiredRowsReport.summary(report.expired_rows))
     if trace is not None:
         from spark_kafka_sink.spark.tracing import end_job  # noqa: PLC0415 - few jobs have a trace
 
@@ -204,8 +207,6 @@ def _say_summary(report: CommitReport) -> None:
     say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
         say(report.bad_rows.summary())
-    if report.expired_rows:
-        say(ExpiredRowsReport.summary(report.expired_rows))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -19,6 +21,10 @@ from spark_kafka_sink.spark.session import check_session, driver_folder, is_conn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The longest wait for the lock of a file, and the time between two attempts.
+_LOCK_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.01
 
 
 def open_to_append(path: Path) -> BinaryIO:
@@ -52,11 +58,32 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
     Raise OSError if the file cannot be written.
     """
     line = json.dumps(report).encode() + b"\n"
+    with suppress(BlockingIOError):  # a report that may be cut off is better than none
+        _lock(lines)
     if lines.readable() and lines.seek(0, os.SEEK_END):
         lines.seek(-1, os.SEEK_END)
         if lines.read(1) != b"\n":
             line = b"\n" + line
     lines.write(line)
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file until it is closed, if its file system has locks.
+
+    Raise BlockingIOError if another process keeps the file locked for longer than `_LOCK_S`.
+    """
+    end = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+        except OSError:
+            return
+        else:
+            return
+        time.sleep(_LOCK_POLL_S)
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
@@ -87,7 +114,7 @@ def remember(report: dict[str, Any]) -> None:
         return
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
     with os.fdopen(os.open(folder / _NAME, flags, 0o600), "a+b") as lines:
-        fcntl.flock(lines, fcntl.LOCK_EX)
+        _lock(lines)
         if lines.seek(0, os.SEEK_END) > _FULL_BYTES:
             _drop_older_half(lines)
         append_report(lines, report)
@@ -99,7 +126,6 @@ def add_error_to_remembered(write_id: str, error: str) -> None:
     if folder is None or not (folder / _NAME).exists():
         return
     with (folder / _NAME).open("r+b") as lines:
-        fcntl.flock(lines, fcntl.LOCK_EX)
         add_error_to_line(lines, write_id, error)
 
 
@@ -107,8 +133,10 @@ def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
     """Set the error in the last report of a write, unless that report is complete.
 
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
-    broken off.
+    broken off, and BlockingIOError if another process keeps the file locked.
     """
+    # A line that another process appends meanwhile would be cut off.
+    _lock(lines)
     content = lines.read()
     found = content.rfind(write_id.encode())
     if found < 0:

@@ -33,7 +33,7 @@ from spark_kafka_sink.plugins.batch_partitioner import (
 from spark_kafka_sink.spark.compat import repartition_by_id, with_arrow_column
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.exactly_once import EXACTLY_ONCE_OPTIONS
-from spark_kafka_sink.spark.layout_mark import as_metadata
+from spark_kafka_sink.spark.layout_mark import as_metadata, refuse_laid_out
 from spark_kafka_sink.spark.options import (
     SinkOptions,
     check_given_options,
@@ -109,6 +109,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     The Kafka partition of a row comes from the first of these that applies: its column partition,
     your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
     timestamp. The write is correct only if a row that Spark computes again gets the same partition.
+    Rows that this function has laid out before are refused.
 
     The topics that a topic column names are found with a query over all rows, which does not work
     for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after
@@ -119,6 +120,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
     """
     check_frame("atomic_layout", df)
+    refuse_laid_out(df.schema)
     check_given_options(options)
     given = _at_least_once(join_options(None, options))
     look_around = check_stream_write if df.isStreaming else check_batch_write

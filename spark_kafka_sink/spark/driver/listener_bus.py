@@ -1,7 +1,7 @@
 """Patches Spark Connect's bus of stream listeners, so that a program with a listener can end.
 
 Spark's client has a thread that reads the events of all streams and calls the listeners
-(StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.2). It has
+(StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.3). It has
 two errors:
 
 - ``remove`` of the last listener waits for the end of that thread, and holds the lock of the bus

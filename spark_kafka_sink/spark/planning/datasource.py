@@ -39,7 +39,11 @@ from spark_kafka_sink.spark.planning.preflight import (
     check_report_path,
     make_dead_letter_path,
 )
-from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.planning.schema import (
+    check_has_topic,
+    check_schema,
+    warn_of_unsent_columns,
+)
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
 from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
@@ -283,7 +287,10 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 def _checked_options(
     given: Mapping[str, str], schema: StructType, *, reads_files: bool
 ) -> SinkOptions:
-    options = with_encodings(sink_options(given), schema, reads_files=reads_files)
+    options = sink_options(given)
+    # First, because the subject of a schema also depends on the topic.
+    check_has_topic(schema, options.topic)
+    options = with_encodings(options, schema, reads_files=reads_files)
     check_schema(schema, options.topic, encoded_columns(options, schema))
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)

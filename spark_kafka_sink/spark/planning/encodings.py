@@ -214,7 +214,6 @@ class _AvroFormat:
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         self._name = column.name
         self._kind = column_type(column.dataType)
-        self._has_name = _has_name(column, AVRO)
         self._options = options
         self.is_in_file = is_schema_in_file(column.name, options)
 
@@ -239,12 +238,12 @@ class _AvroFormat:
         if text is not None:
             with self._named_errors():
                 return schema_name(text)
-        is_named = self._options.record_name is not None
+        is_named = self._options.record_name is not None and self._kind.kind is Kind.STRUCT
         return full_record_name(self._name, self._options) if is_named else None
 
     def how_to_name(self) -> str:
         """Return what to do if the name of the Avro record is not known."""
-        if self._name in self._options.schemas or not self._has_name:
+        if self._name in self._options.schemas or self._kind.kind is not Kind.STRUCT:
             return f"set {self._name}Subject, because the schema has no name"
         return f"set recordName or {self._name}Schema"
 

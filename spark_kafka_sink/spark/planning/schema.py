@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from pyspark.sql.types import (
     ArrayType,
@@ -33,6 +33,16 @@ from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE, ch
 logger = logging.getLogger(__name__)
 
 
+def check_has_topic(schema: StructType, topic: str | None) -> None:
+    """Raise DataException if there is neither the option topic nor a topic column.
+
+    topic: the option, None if it is not set.
+    """
+    names = schema.fieldNames()
+    if topic is None and "topic" not in names:
+        raise DataException(" ".join([NO_TOPIC, *_other_case(names, "topic")]))
+
+
 def check_schema(schema: StructType, topic: str | None, encoded: Collection[str] = ()) -> None:
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
@@ -42,8 +52,6 @@ def check_schema(schema: StructType, topic: str | None, encoded: Collection[str]
     types = _types_by_name(schema)
     for name, kind in types.items():
         _check_can_be_handed_over(name, kind)
-    if topic is None and "topic" not in types:
-        raise DataException(" ".join([NO_TOPIC, *_other_case(types, "topic")]))
     if "value" not in types:
         hints = _other_case(types, "value") or [
             'Name a column value, as in df.selectExpr("to_json(struct(*)) AS value"), or use '
@@ -137,11 +145,11 @@ def _stored(kind: DataType) -> DataType:
     return kind.sqlType() if isinstance(kind, UserDefinedType) else kind
 
 
-def _other_case(types: dict[str, DataType], name_of_column: str) -> list[str]:
+def _other_case(names: Iterable[str], name_of_column: str) -> list[str]:
     """Return a hint for each column whose name differs only in case."""
     return [
         f"Column names are case-sensitive: rename {name} to {name_of_column}."
-        for name in types
+        for name in names
         if name.lower() == name_of_column
     ]
 

@@ -381,9 +381,9 @@ def _first_partition(context: TaskContext | None) -> int:
 
     The tasks of a stage have consecutive numbers, so that tasks with few rows together fill all
     partitions. The number of the first task differs by stage, because a stream has a new stage for
-    each micro-batch.
+    each micro-batch. Outside of Spark's own workers, tasks have no numbers: each begins anywhere.
     """
     if context is None:
-        return 0
+        return Random().randrange(_STARTS)  # noqa: S311 - no secrets
     of_stage = Random(context.stageId()).randrange(_STARTS)  # noqa: S311 - no secrets
     return (of_stage + context.partitionId()) % _STARTS

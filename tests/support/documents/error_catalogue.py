@@ -74,6 +74,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "config.py:check_options",
                 "spark/on_error.py:_on_error",
                 "model.py:check_text",
+                "client/assembly.py:_rack",
             ),
             tests=(
                 "unit/spark/planning/test_bad_input.py::test_a_value_that_is_none_is_refused_by_its_name",
@@ -206,6 +207,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The data does not have the columns that the sink writes.",
             "Rename or cast the column that the message names.",
             places=(
+                "spark/planning/schema.py:check_has_topic",
                 "spark/planning/schema.py:check_schema",
                 "serde/__init__.py:check_each_once",
                 "spark/planning/schema.py:_check",
@@ -293,10 +295,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "changed after it."
             ),
             (
-                "Call `atomic_layout` as the last step before the write, with the options of the "
-                "write."
+                "Call `atomic_layout` once, as the last step before the write, with the options of "
+                "the write."
             ),
             places=(
+                "spark/layout_mark.py:refuse_laid_out",
                 "spark/layout_mark.py:check_laid_out_topic",
                 "spark/layout_mark.py:_check_topics_of_rows",
                 "spark/layout_mark.py:check_partition_counts",

@@ -198,10 +198,15 @@ def test_rows_without_key_go_to_leaders_in_the_rack_that_the_environment_names(
         assert rows_by_partition(producer).keys() > {1, 2}
 
 
-def test_a_rack_that_the_environment_does_not_name_is_an_error_of_the_producer() -> None:
+def test_a_rack_that_the_environment_does_not_name_is_an_error_of_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZONE", "")
     options = {"bootstrap.servers": NOBODY, "partitioner.rack.aware": True}
     with pytest.raises(KafkaException, match=r"client\.rack .*ZONE_OF_NOBODY"):
         KafkaProducer({**options, "client.rack": "${env:ZONE_OF_NOBODY}"})
+    with pytest.raises(KafkaException, match=r"client\.rack is \$\{env:ZONE\}, which is empty"):
+        KafkaProducer({**options, "client.rack": "${env:ZONE}"})
     with pytest.raises(
         ConfigException, match=r"^partitioner\.rack\.aware is true, but client\.rack"
     ):

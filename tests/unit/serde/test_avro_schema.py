@@ -234,6 +234,17 @@ def test_a_schema_is_derived_with_null_first_and_as_default() -> None:
     fit(column_type(ORDER), parse_schema(derived), "value")
 
 
+def test_the_outermost_record_has_the_namespace_also_in_arrays_and_maps() -> None:
+    inside = pa.struct([("x", pa.int32()), ("in", pa.struct([("y", pa.int32())]))])
+    kind = pa.list_(pa.map_(pa.string(), inside))
+    derived = derive_schema(column_type(kind), "value", "Order", "com.shop")
+    fit(column_type(kind), parse_schema(derived), "value")
+    parsed = json.dumps(fastavro.parse_schema(json.loads(derived)))
+    assert '"name": "com.shop.Order"' in parsed
+    assert '"name": "com.shop.Order_in"' in parsed
+    assert derived.count("namespace") == 1
+
+
 def test_derived_records_have_distinct_names() -> None:
     inner = pa.struct([("b", pa.struct([("x", pa.int32())]))])
     kind = pa.struct([("a", inner), ("a_b", pa.struct([("y", pa.int32())]))])

@@ -314,6 +314,19 @@ sink_options({GIVEN | {"openTelemetry": "true"}})
 """
 
 
+@pytest.mark.parametrize("given", [None, "", "grpc"])
+def test_an_empty_variable_of_otel_is_one_that_is_not_set(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"):
+        monkeypatch.setenv(name, "")
+    if given is None:
+        monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL", raising=False)
+    else:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", given)
+    assert list(tracing._exporters()) == [f"otlp_proto_{given or 'http'}"]
+
+
 def test_an_unknown_exporter_is_named_and_the_others_export(receiver: OtlpReceiver) -> None:
     environment = {
         "OTEL_TRACES_EXPORTER": "otlp, nothing_of_that_name",

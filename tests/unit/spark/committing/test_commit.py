@@ -393,6 +393,14 @@ def test_a_quiet_write_prints_nothing_and_reports_as_any_other(
     stream.abort([bad], 1)
     assert len(path.read_text().splitlines()) == 2
     assert capsys.readouterr() == ("", "")
+    # Brokers may delete these rows, so that is said. Of a failed write, no row may be there.
+    expired = ExpiredRowsReport(topic="t", rows=1, oldest_timestamp_ms=0, retention_ms=1)
+    old = message(0, partition(0, 5, 100), expired_rows=[expired])
+    job.abort([old, None])
+    assert capsys.readouterr() == ("", "")
+    job.commit([old])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("pykafka: 1 row is older than the retention.ms of its topic: 1 of t ")
     job, _ = writers(quiet="false")
     job.commit([bad])
     assert len(capsys.readouterr().err.splitlines()) == 2

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.spark.committing import report_files
 from spark_kafka_sink.spark.committing.report_files import (
+    add_error_to_line,
     append_report,
     newest_reports,
     open_to_append,
@@ -46,3 +51,39 @@ def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     append(path, {"rows": 2})
     assert newest_reports(os.read(reader, 1000), 2) == [{"rows": 1}, {"rows": 2}]
     os.close(reader)
+
+
+def test_a_report_that_is_appended_while_an_error_is_added_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    failed, other = {"write_id": "a", "complete": False}, {"write_id": "b", "complete": True}
+    append(path, failed)
+    appending = Thread(target=append, args=(path, other))
+
+    def loads(text: bytes) -> object:
+        appending.start()
+        appending.join(0.2)  # without the lock, it ends here
+        monkeypatch.undo()
+        return json.loads(text)
+
+    monkeypatch.setattr(json, "loads", loads)
+    with path.open("r+b") as lines:
+        add_error_to_line(lines, "a", "boom")
+    appending.join()
+    assert newest_reports(path.read_bytes(), 9) == [failed | {"error": "boom"}, other]
+
+
+def test_a_lock_of_somebody_else_costs_an_error_and_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    monkeypatch.setattr(report_files, "_LOCK_S", 0.0)
+    append(path, {"write_id": "a", "complete": False})
+    with path.open("rb") as locked, path.open("r+b") as lines:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            add_error_to_line(lines, "a", "boom")
+        append(path, {"write_id": "b"})
+    assert [each["write_id"] for each in newest_reports(path.read_bytes(), 9)] == ["a", "b"]
+    assert b"boom" not in path.read_bytes()

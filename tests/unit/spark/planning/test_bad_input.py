@@ -290,7 +290,11 @@ def test_a_column_of_any_other_type_is_refused(column: str, kind: DataType) -> N
 
 def test_a_column_that_is_missing_or_there_twice_is_named() -> None:
     assert "Required attribute 'value' not found" in refusal({}, StructType())
-    assert "topic option required when no 'topic' attribute is present" in refusal({"topic": " "})
+    no_topic = "topic option required when no 'topic' attribute is present"
+    assert no_topic in refusal({"topic": " "})
+    # The subject of a schema also needs the topic, but is not what is missing.
+    registry = {"valueFormat": "avro", "schema.registry.url": "http://127.0.0.1:1"}
+    assert refusal({"topic": " ", **registry}).startswith(no_topic)
     twice = StructType().add("value", StringType()).add("value", StringType())
     assert "the data has 2 columns named value" in refusal({}, twice)
     others = StructType().add("x", LongType()).add("x", MapType(StringType(), StringType()))

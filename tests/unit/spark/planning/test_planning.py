@@ -39,7 +39,11 @@ from spark_kafka_sink.spark.planning.preflight import (
     check_report_path,
     make_dead_letter_path,
 )
-from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.planning.schema import (
+    check_has_topic,
+    check_schema,
+    warn_of_unsent_columns,
+)
 from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter, MicroBatchWriter
 from spark_kafka_sink.wire.messages import METADATA
@@ -393,7 +397,7 @@ def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
         for name in columns:
             schema.add(name, StringType())
         with pytest.raises(DataException) as planned:
-            check_schema(schema, topic)
+            (check_has_topic if topic is None else check_schema)(schema, topic)
         with pytest.raises(DataException) as read:
             read_rows(pa.record_batch({name: ["x"] for name in columns}), topic, 0)
         assert str(planned.value).startswith(str(read.value))

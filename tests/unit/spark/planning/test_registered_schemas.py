@@ -616,6 +616,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "topic column and record": ({}, {"topic": "", "value_subject_name_strategy": "TOPIC_RECORD"}, ConfigException, "TopicRecordNameStrategy names the subject"),
     "no name in a schema": ({}, {"value_subject_name_strategy": "RECORD", "valueSchema": '"string"', "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
     "no name to derive": ({}, {"value_subject_name_strategy": "RECORD", "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
+    "no name of an array": ({}, {"value_subject_name_strategy": "RECORD", "recordName": "Order", "kind": "array"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
     "no name": ({}, {"value_subject_name_strategy": "RECORD"}, ConfigException, "value.subject.name.strategy is RecordNameStrategy, which needs the name of the record in column value: set recordName or valueSchema"),
 }  # fmt: skip
 
@@ -631,6 +632,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_registered(
         "interval": T.DayTimeIntervalType(),
         "string": T.StringType(),
         "void": T.NullType(),
+        "array": T.ArrayType(ORDER),
     }
     value = kinds.get(options.pop("kind", ""), value)
     if version:

@@ -33,3 +33,8 @@ def test_the_tasks_of_every_stage_begin_side_by_side_where_a_producer_can_begin(
                 begins.append(task._first_partition(TaskContext.get()))
             producer.spread_evenly(begins[-1])
     assert begins == [2**31 - 1, 0, 1]
+
+
+def test_tasks_without_numbers_begin_anywhere() -> None:
+    # Sail has no task context: from one place, small tasks would fill one partition.
+    assert len({task._first_partition(None) for _ in range(20)}) > 1
