@@ -114,6 +114,7 @@ class BaseProducer:
                 drain_rows=_drain_nothing if feeder is None else feeder.drain,
             )
             self._is_closing = False
+            self._close_ended = threading.Event()
             self._name = f"KafkaProducer {client_id}"
             self._delivery_timeout_s = config.delivery_timeout_ms / 1000
             thread.start(feeder)
@@ -388,6 +389,7 @@ class BaseProducer:
             return
         try:
             self._is_closing = True
+            self._close_ended.clear()
             cannot_wait = self._thread.is_current or self._is_in_partitioner
             limit = 0 if cannot_wait else timeout
             failure = self._close(limit, started, last_callbacks_s, is_final=is_final)
@@ -396,6 +398,8 @@ class BaseProducer:
         except BaseException:
             self._is_closing = False
             raise
+        finally:
+            self._close_ended.set()
         if failure is not None:
             raise failure
 
@@ -448,8 +452,8 @@ class BaseProducer:
         end = time.monotonic() + min(limit_s, self._delivery_timeout_s)
         try:
             self._close_within(limit_s)
-            if self._thread.is_alive:  # another thread has called close, which still waits
-                self._thread.join(max(end - time.monotonic(), 0))
+            # Another thread may have called close, and still wait for deliveries.
+            self._close_ended.wait(max(end - time.monotonic(), 0))
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is

@@ -89,7 +89,7 @@ class _Deriver:
 
     def _new_name(self, column: ColumnField, parent: str) -> str:
         """Return a name for the Avro record in a field. No other Avro record has this name."""
-        if not _has_struct(column.type):
+        if not has_record(column.type):
             return ""
         name = first = f"{parent}_{column.name}"
         number = 1
@@ -104,8 +104,9 @@ class _Deriver:
         return ["null", kind] if column.is_nullable else kind
 
 
-def _has_struct(column: ColumnType) -> bool:
-    return column.kind is Kind.STRUCT or any(_has_struct(each.type) for each in column.fields)
+def has_record(column: ColumnType) -> bool:
+    """Return whether the Avro schema that is derived from a column has a record."""
+    return column.kind is Kind.STRUCT or any(has_record(each.type) for each in column.fields)
 
 
 def _has_no_schema(column: ColumnType, path: str) -> str:

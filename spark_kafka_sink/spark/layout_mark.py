@@ -38,17 +38,18 @@ def laid_out_counts(schema: StructType) -> dict[str, int] | None:
 
 
 def refuse_laid_out(schema: StructType) -> None:
-    """Raise DataException if rows are given to atomic_layout that it has laid out before.
+    """Raise DataException if atomic_layout gets a DataFrame that it has returned.
 
-    It would keep their partitions, which belong to the topics and partition counts of that time.
+    It would keep the partitions, which belong to the topics and partition counts of the first call.
+    A union hides the mark, unless the marked DataFrame comes first.
     """
     counts = laid_out_counts(schema)
     if counts is not None:
         topics = f" for topic {next(iter(counts))}" if len(counts) == 1 else ""
         message = (
             f"atomic_layout: the column partition of df is from an earlier atomic_layout{topics}: "
-            "call it once, on the rows that you gave to the earlier call, or remove the column "
-            "with df.drop('partition')"
+            "call it once, on the rows that you gave to the earlier call. If these had no column "
+            "partition, df.drop('partition') also works"
         )
         raise DataException(message)
 

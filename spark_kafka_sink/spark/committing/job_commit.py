@@ -191,7 +191,8 @@ def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) 
     has_lines: whether each report is a line of the file, as for streams and micro-batches. Raise
     OSError or ValueError if that fails.
     """
-    add_error_to_remembered(write_id, error)
+    with suppress(BlockingIOError):
+        add_error_to_remembered(write_id, error)
     if path is None or is_special(path) or not path.is_file():
         return
     if has_lines:

@@ -10,8 +10,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The longest wait for the lock of a file, and the time between two attempts.
-_LOCK_S: Final = 5.0
+_LOCK_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.01
 
 
@@ -58,32 +58,47 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
     Raise OSError if the file cannot be written.
     """
     line = json.dumps(report).encode() + b"\n"
-    with suppress(BlockingIOError):  # a report that may be cut off is better than none
-        _lock(lines)
-    if lines.readable() and lines.seek(0, os.SEEK_END):
-        lines.seek(-1, os.SEEK_END)
-        if lines.read(1) != b"\n":
-            line = b"\n" + line
-    lines.write(line)
+    if not lines.readable():
+        lines.write(line)
+        return
+    with _locked(lines, is_needed=False):
+        if lines.seek(0, os.SEEK_END):
+            lines.seek(-1, os.SEEK_END)
+            if lines.read(1) != b"\n":
+                line = b"\n" + line
+        lines.write(line)
 
 
-def _lock(file: BinaryIO) -> None:
-    """Lock a file until it is closed, if its file system has locks.
+@contextmanager
+def _locked(
+    file: BinaryIO, operation: int = fcntl.LOCK_EX, *, is_needed: bool = True
+) -> Iterator[None]:
+    """Lock a file in the block, if its file system has locks.
 
-    Raise BlockingIOError if another process keeps the file locked for longer than `_LOCK_S`.
+    operation: LOCK_EX for a writer, LOCK_SH for a reader. is_needed: whether to raise
+    BlockingIOError if another process keeps the file locked for longer than `_LOCK_S`. If not, the
+    block then runs without the lock.
     """
     end = time.monotonic() + _LOCK_S
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, operation | fcntl.LOCK_NB)
+            break
         except BlockingIOError:
             if time.monotonic() > end:
-                raise
+                if is_needed:
+                    raise
+                break
         except OSError:
-            return
-        else:
-            return
+            break
         time.sleep(_LOCK_POLL_S)
+    try:
+        yield
+    finally:
+        # Not only by closing the file, which a forked child may have inherited.
+        with suppress(OSError):
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
@@ -113,8 +128,7 @@ def remember(report: dict[str, Any]) -> None:
     if folder is None:
         return
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-    with os.fdopen(os.open(folder / _NAME, flags, 0o600), "a+b") as lines:
-        _lock(lines)
+    with os.fdopen(os.open(folder / _NAME, flags, 0o600), "a+b") as lines, _locked(lines):
         if lines.seek(0, os.SEEK_END) > _FULL_BYTES:
             _drop_older_half(lines)
         append_report(lines, report)
@@ -135,19 +149,21 @@ def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
     broken off, and BlockingIOError if another process keeps the file locked.
     """
-    # A line that another process appends meanwhile would be cut off.
-    _lock(lines)
-    content = lines.read()
-    found = content.rfind(write_id.encode())
-    if found < 0:
-        return
-    start = content.rfind(b"\n", 0, found) + 1
-    end = content.find(b"\n", found)
-    report = json.loads(content[start:end])
-    if report["write_id"] == write_id and not report["complete"]:
-        lines.seek(start)
-        lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
-        lines.truncate()
+    with _locked(lines):
+        content = lines.read()
+        found = content.rfind(write_id.encode())
+        if found < 0:
+            return
+        start = content.rfind(b"\n", 0, found) + 1
+        end = content.find(b"\n", found)
+        report = json.loads(content[start:end])
+        if report["write_id"] != write_id or report["complete"]:
+            return
+        # A line that was appended without the lock must not be cut off.
+        if os.fstat(lines.fileno()).st_size == len(content):
+            lines.seek(start)
+            lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+            lines.truncate()
 
 
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
@@ -200,8 +216,11 @@ def _content() -> bytes:
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
         return b""
-    with (folder / _NAME).open("rb") as lines:
-        fcntl.flock(lines, fcntl.LOCK_SH)
+    # Readers skip an incomplete line.
+    with (
+        (folder / _NAME).open("rb") as lines,
+        _locked(lines, fcntl.LOCK_SH, is_needed=False),
+    ):
         return lines.read()
 
 

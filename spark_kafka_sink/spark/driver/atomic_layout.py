@@ -109,7 +109,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     The Kafka partition of a row comes from the first of these that applies: its column partition,
     your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
     timestamp. The write is correct only if a row that Spark computes again gets the same partition.
-    Rows that this function has laid out before are refused.
+    A DataFrame that this function has returned is refused.
 
     The topics that a topic column names are found with a query over all rows, which does not work
     for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after

@@ -20,7 +20,7 @@ from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettin
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema, parse_schema, schema_name
 from spark_kafka_sink.serde.column_types import Kind
-from spark_kafka_sink.serde.derived_avro import derive_schema
+from spark_kafka_sink.serde.derived_avro import derive_schema, has_record
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -227,7 +227,7 @@ class _AvroFormat:
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
-        if self._kind.kind is Kind.STRUCT:
+        if has_record(self._kind):
             check_record_name(self._name, self._options)
         name = record_name(self._name, self._options)
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")

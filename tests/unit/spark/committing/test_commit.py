@@ -379,7 +379,7 @@ def test_a_micro_batch_that_fails_adds_a_report_to_those_of_its_stream(
     assert [(r["batch_id"], r["complete"]) for r in reports] == [(3, True), (4, False), (4, False)]
 
 
-def test_a_quiet_write_prints_nothing_and_reports_as_any_other(
+def test_a_quiet_write_prints_at_most_a_warning_and_reports_as_any_other(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "reports.jsonl"
@@ -393,7 +393,7 @@ def test_a_quiet_write_prints_nothing_and_reports_as_any_other(
     stream.abort([bad], 1)
     assert len(path.read_text().splitlines()) == 2
     assert capsys.readouterr() == ("", "")
-    # Brokers may delete these rows, so that is said. Of a failed write, no row may be there.
+    # Brokers may delete these rows. A failed write may have left none.
     expired = ExpiredRowsReport(topic="t", rows=1, oldest_timestamp_ms=0, retention_ms=1)
     old = message(0, partition(0, 5, 100), expired_rows=[expired])
     job.abort([old, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,9 +15,12 @@ import pytest
 from spark_kafka_sink.spark.committing import report_files
 from spark_kafka_sink.spark.committing.report_files import (
     add_error_to_line,
+    add_error_to_remembered,
     append_report,
+    newest_report_of,
     newest_reports,
     open_to_append,
+    remember,
 )
 
 
@@ -60,18 +64,38 @@ def test_a_report_that_is_appended_while_an_error_is_added_stays(
     failed, other = {"write_id": "a", "complete": False}, {"write_id": "b", "complete": True}
     append(path, failed)
     appending = Thread(target=append, args=(path, other))
+    monkeypatch.setattr(report_files, "_LOCK_S", 60.0)
+    loads = json.loads
 
-    def loads(text: bytes) -> object:
+    def start(text: bytes) -> object:
         appending.start()
         appending.join(0.2)  # without the lock, it ends here
-        monkeypatch.undo()
-        return json.loads(text)
+        return loads(text)
 
-    monkeypatch.setattr(json, "loads", loads)
-    with path.open("r+b") as lines:
+    with pytest.MonkeyPatch.context() as patch, path.open("r+b") as lines:
+        patch.setattr(json, "loads", start)
         add_error_to_line(lines, "a", "boom")
     appending.join()
     assert newest_reports(path.read_bytes(), 9) == [failed | {"error": "boom"}, other]
+
+
+def test_a_report_that_is_appended_without_the_lock_costs_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    failed, other = {"write_id": "a", "complete": False}, {"write_id": "b", "complete": True}
+    append(path, failed)
+    monkeypatch.setattr(report_files, "_LOCK_S", 0.0)
+    loads = json.loads
+
+    def interleaved(text: bytes) -> object:
+        append(path, other)
+        return loads(text)
+
+    with pytest.MonkeyPatch.context() as patch, path.open("r+b") as lines:
+        patch.setattr(json, "loads", interleaved)
+        add_error_to_line(lines, "a", "boom")
+    assert newest_reports(path.read_bytes(), 9) == [failed, other]
 
 
 def test_a_lock_of_somebody_else_costs_an_error_and_no_report(
@@ -87,3 +111,19 @@ def test_a_lock_of_somebody_else_costs_an_error_and_no_report(
         append(path, {"write_id": "b"})
     assert [each["write_id"] for each in newest_reports(path.read_bytes(), 9)] == ["a", "b"]
     assert b"boom" not in path.read_bytes()
+
+
+def test_a_file_system_without_locks_keeps_reports_and_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(report_files, "driver_folder", lambda: tmp_path)
+    remember({"query_id": "q", "write_id": "a", "complete": False})
+    remember({"query_id": "q", "write_id": "b", "complete": True})
+    add_error_to_remembered("a", "boom")
+    first = newest_report_of("q", lambda report: report["write_id"] == "a")
+    assert first == {"query_id": "q", "write_id": "a", "complete": False, "error": "boom"}
+    assert newest_report_of("q", lambda report: report["write_id"] == "b") is not None
