@@ -76,7 +76,9 @@ def append_coalesced(
     try:
         for batch in batches:
             came_at = time.monotonic()  # before the wait below, which counts, too
-            is_large = batch.nbytes >= slice_bytes // 2  # too large to be worth copying
+            # Too large to be worth copying. Not nbytes: if all lists are empty, Spark 4.0 sends no
+            # offsets for the lists inside of them, and nbytes crashes the process.
+            is_large = batch.get_total_buffer_size() >= slice_bytes // 2
             with waiting.lock:
                 waiting.wait_for_append()
                 waiting.raise_error()
@@ -143,7 +145,7 @@ class _WaitingBatches:
         if not self._batches:
             self._since = came_at
         self._batches.append(batch)
-        self.size_bytes += batch.nbytes
+        self.size_bytes += batch.get_total_buffer_size()
         if self._is_asleep:
             self._changed.notify()
 

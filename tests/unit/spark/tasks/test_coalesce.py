@@ -408,3 +408,15 @@ def test_a_task_ends_and_appends_no_more_wherever_it_was_interrupted(
     for thread in threading.enumerate():
         if thread.name == "pykafka-linger":
             thread.name = "interrupted"
+
+
+def test_empty_lists_of_lists_as_spark_4_0_sends_them_are_joined() -> None:
+    # The lists inside have a buffer for offsets, but no offset. With them, nbytes crashes.
+    nothing = pa.allocate_buffer(0)
+    inner, kind = pa.list_(pa.string()), pa.list_(pa.list_(pa.string()))
+    texts = pa.Array.from_buffers(pa.string(), 0, [None, nothing, nothing])
+    inside = pa.Array.from_buffers(inner, 0, [None, nothing], children=[texts])
+    lists = pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(bytes(12))], children=[inside])
+    batch = pa.record_batch({"value": ["a", "b"], "lists": lists})
+    (joined,) = coalesced([batch, batch])
+    assert joined.to_pydict() == {"value": ["a", "b"] * 2, "lists": [[]] * 4}
