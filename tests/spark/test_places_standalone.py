@@ -170,7 +170,7 @@ def job_arguments(
     common = ["--master", master]
     for name, value in settings.items():
         common += ["--conf", f"{name}={value}"]
-    tests = Path(flights.__file__).parent.parent
+    tests = Path(flights.__file__).parents[2]
     own = [script, tests, kafka.bootstrap, topic, folder / "report.json", how]
     return common, [str(each) for each in own]
 
