@@ -114,7 +114,6 @@ class BaseProducer:
                 drain_rows=_drain_nothing if feeder is None else feeder.drain,
             )
             self._is_closing = False
-            self._close_ended = threading.Event()
             self._name = f"KafkaProducer {client_id}"
             self._delivery_timeout_s = config.delivery_timeout_ms / 1000
             thread.start(feeder)
@@ -389,7 +388,6 @@ class BaseProducer:
             return
         try:
             self._is_closing = True
-            self._close_ended.clear()
             cannot_wait = self._thread.is_current or self._is_in_partitioner
             limit = 0 if cannot_wait else timeout
             failure = self._close(limit, started, last_callbacks_s, is_final=is_final)
@@ -398,8 +396,6 @@ class BaseProducer:
         except BaseException:
             self._is_closing = False
             raise
-        finally:
-            self._close_ended.set()
         if failure is not None:
             raise failure
 
@@ -449,11 +445,11 @@ class BaseProducer:
             return
         has_transaction = self._has_transaction or self._has_unseen_commit
         said: list[str] = []
-        end = time.monotonic() + min(limit_s, self._delivery_timeout_s)
         try:
-            self._close_within(limit_s)
-            # Another thread may have called close, and still wait for deliveries.
-            self._close_ended.wait(max(end - time.monotonic(), 0))
+            if self._is_closing:  # another thread has called close, and still waits for deliveries
+                self._thread.join(min(limit_s, self._delivery_timeout_s))
+            else:
+                self._close_within(limit_s)
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is

@@ -120,8 +120,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
     """
     check_frame("atomic_layout", df)
-    refuse_laid_out(df.schema)
     check_given_options(options)
+    refuse_laid_out(df.schema)
     given = _at_least_once(join_options(None, options))
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around

@@ -76,15 +76,14 @@ def append_coalesced(
     try:
         for batch in batches:
             came_at = time.monotonic()  # before the wait below, which counts, too
-            # Too large to be worth copying. Not nbytes: if all lists are empty, Spark 4.0 sends no
-            # offsets for the lists inside of them, and nbytes crashes the process.
-            is_large = batch.get_total_buffer_size() >= slice_bytes // 2
+            size_bytes = sum(map(_size_bytes, batch.columns))
+            is_large = size_bytes >= slice_bytes // 2  # too large to be worth copying
             with waiting.lock:
                 waiting.wait_for_append()
                 waiting.raise_error()
                 if is_large:
                     waiting.append()
-                waiting.add(batch, came_at)
+                waiting.add(batch, size_bytes, came_at)
                 del batch  # do not keep it while the next batches are read
                 if is_large or waiting.size_bytes >= enough_bytes or waiting.have_lingered:
                     waiting.append()
@@ -95,6 +94,19 @@ def append_coalesced(
     with waiting.lock:
         waiting.raise_error()
         waiting.append()
+
+
+def _size_bytes(column: pa.Array) -> int:
+    """Return the size of a column in memory.
+
+    If all lists of a column are empty, Spark 4.0 sends no offsets for the lists inside of them.
+    `nbytes` would read these offsets, and crash the process.
+    """
+    if pa.types.is_nested(column.type):
+        sizes = (buffer.size for buffer in column.buffers() if buffer is not None)
+        if not all(sizes):
+            return column.get_total_buffer_size()
+    return column.nbytes
 
 
 class _WaitingBatches:
@@ -138,14 +150,14 @@ class _WaitingBatches:
             return self._pause_s
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
-    def add(self, batch: pa.RecordBatch, came_at: float) -> None:
+    def add(self, batch: pa.RecordBatch, size_bytes: int, came_at: float) -> None:
         """Add a batch, which came from Spark at the time `came_at`, to the waiting batches."""
         if not batch.num_rows:
             return
         if not self._batches:
             self._since = came_at
         self._batches.append(batch)
-        self.size_bytes += batch.get_total_buffer_size()
+        self.size_bytes += size_bytes
         if self._is_asleep:
             self._changed.notify()
 

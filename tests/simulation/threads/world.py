@@ -374,27 +374,6 @@ class SimulatedSignal:
         return world.block(lambda: not self._is_taken, "a signal", deadline)
 
 
-class SimulatedEvent:
-    """An event of `threading`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._is_set = False
-
-    def set(self) -> None:
-        """Wake all waiters, now and later."""
-        self._is_set = True
-
-    def clear(self) -> None:
-        """Let later callers wait."""
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; return False if the timeout is over before."""
-        deadline = _NEVER if timeout is None else self._world.now + max(0.0, timeout)
-        return self._world.block(lambda: self._is_set, "an event", deadline)
-
-
 class SimulatedThread:
     """A thread of `threading`."""
 
@@ -435,7 +414,6 @@ def threads_of(world: World) -> dict[str, object]:
         "Lock": lambda: SimulatedLock(world, reentrant=False),
         "RLock": lambda: SimulatedLock(world, reentrant=True),
         "Condition": lambda lock=None: SimulatedCondition(world, lock),
-        "Event": lambda: SimulatedEvent(world),
         "Thread": make,
         "current_thread": lambda: next((each for each in started if each.is_current()), None),
         "get_ident": threading.get_ident,

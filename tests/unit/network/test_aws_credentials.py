@@ -633,12 +633,14 @@ def refused_source(given: ProducerConfig) -> Iterator[None]:
     made = Security(given)
     refused = threading.Event()
     made.wake = refused.set
-    assert not made.has_login(Node(id=1, host="h", port=1))
-    assert refused.wait(60)
-    assert made.problem
-    yield
-    made.close()
-    wait_for_fetches()
+    try:
+        assert not made.has_login(Node(id=1, host="h", port=1))
+        assert refused.wait(60)
+        assert made.problem
+        yield
+    finally:
+        made.close()
+        wait_for_fetches()
 
 
 def wait_for_fetches() -> None:
