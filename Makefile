@@ -41,8 +41,9 @@ define install
 endef
 
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
-# that three workers keep two cores busy.
-PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
+# that three workers keep two cores busy. A test that hangs or crashes ends its worker, and would
+# end each new one, too.
+PARALLEL := --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -n 3
 
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment

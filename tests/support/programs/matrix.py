@@ -35,7 +35,15 @@ TESTS: Final = (
     "tests/unit/client/test_future.py",
 )
 # The same options as for `make test`.
-PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL: Final = (
+    "-n",
+    "3",
+    "--dist",
+    "loadfile",
+    "--no-loadscope-reorder",
+    "--max-worker-restart",
+    "0",
+)
 # Python 3.13 warns about sockets that py4j does not close. `make test` checks our own sockets.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
 # Differences between Spark versions: before 4.2, Spark cannot read ORC timestamps with a time zone,
