@@ -279,4 +279,4 @@ def _has_name(column: T.StructField, chosen: str) -> bool:
     """Return whether recordName has an effect on the schema that is derived from a column."""
     if chosen == JSON_SR:
         return json_type(column) is not None
-    return '"type":"struct"' in column.dataType.json()
+    return has_record(column_type(column.dataType))

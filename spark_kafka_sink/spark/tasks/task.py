@@ -105,8 +105,8 @@ def _size_bytes(column: pa.Array) -> int:
     if pa.types.is_nested(column.type):
         sizes = (buffer.size for buffer in column.buffers() if buffer is not None)
         if not all(sizes):
-            return column.get_total_buffer_size()
-    return column.nbytes
+            return int(column.get_total_buffer_size())
+    return int(column.nbytes)
 
 
 class _WaitingBatches:
