@@ -239,16 +239,25 @@ def checked_list(what: str, things: object, expected: str) -> list[object]:
     raise _invalid(what, things, expected)
 
 
+def as_int(number: object) -> int | None:
+    """Return an integer, which may be a numpy integer, as an int; None for a bool or anything else.
+
+    This is for arguments, for which True and False are mistakes.
+    """
+    if isinstance(number, bool) or not isinstance(number, SupportsIndex):
+        return None
+    return operator.index(number)
+
+
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
     """Return an integer, which may be a numpy integer, as an int.
 
     Raise IllegalArgumentException if it is not an integer, or is a bool, or is less than `smallest`
     or greater than `largest`.
     """
-    if isinstance(number, SupportsIndex) and not isinstance(number, bool):
-        value = operator.index(number)
-        if smallest <= value <= largest:
-            return value
+    value = as_int(number)
+    if value is not None and smallest <= value <= largest:
+        return value
     raise _invalid(what, number, f"an int from {smallest} to {largest}")
 
 
@@ -352,25 +361,31 @@ class ProducerRecord:
     def __post_init__(self) -> None:
         # The messages are the same as in the Java client, so that users can search for them.
         check_topic_name(self.topic)
-        _check_number("partition", self.partition, 2**31 - 1)
-        _check_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
+        partition = _checked_number("partition", self.partition, LARGEST_INT32)
+        if partition is not self.partition:
+            object.__setattr__(self, "partition", partition)
+        timestamp_ms = _checked_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
+        if timestamp_ms is not self.timestamp_ms:
+            object.__setattr__(self, "timestamp_ms", timestamp_ms)
         if self.headers is not None:
             object.__setattr__(self, "headers", checked_headers(self.headers))
 
 
-def _check_number(name: str, number: int | None, largest: int) -> None:
+def _checked_number(name: str, number: object, largest: int) -> int | None:
     if number is None:
-        return
-    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    value = as_int(number)
+    if value is None:
         message = f"Invalid {name}: {number!r}. Expected an int or None."
         raise DataException(message)
-    if number < 0:
+    if value < 0:
         message = (
-            f"Invalid {name}: {number}. {name.capitalize()} should always be non-negative or null."
+            f"Invalid {name}: {value}. {name.capitalize()} should always be non-negative or null."
         )
         raise DataException(message)
-    if number > largest:
-        raise DataException(f"Invalid {name}: {number}. Expected at most {largest}.")
+    if value > largest:
+        raise DataException(f"Invalid {name}: {value}. Expected at most {largest}.")
+    return value
 
 
 def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:

@@ -60,7 +60,8 @@ from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import EncodedRows, encode_rows, record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s
-from spark_kafka_sink.serde.arrow_columns import read_rows
+from spark_kafka_sink.serde.arrow_columns import check_types, read_rows
+from spark_kafka_sink.serde.row_rules import SinkColumns
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
 # With at least this number of partitions, slices are twice as large: see
@@ -300,7 +301,8 @@ class ColumnProducer:
         self._caller.before_append()
         first, rows, progress = 0, 0, _Progress(table.num_rows, "table")
         try:
-            for batch in table.to_batches():
+            empty = [pa.RecordBatch.from_pylist([], schema=table.schema)]
+            for batch in table.to_batches() or empty:
                 first, rows = first + rows, batch.num_rows
                 self._append_batch(
                     topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
@@ -330,6 +332,7 @@ class ColumnProducer:
         """Append an Arrow batch; first_row: the number of its first row in the appended table."""
         self._caller.before_append()
         if not record_batch.num_rows:
+            check_types(SinkColumns(record_batch, topic), topic)
             return
         try:
             rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)

@@ -213,7 +213,7 @@ class PartitionReading:
     @property
     def is_done(self) -> bool:
         """Whether the partition has been read up to its end offset."""
-        return self.position >= self.end
+        return self.position >= self.end and not self.needs_offset
 
     def is_due(self, now: float) -> bool:
         """Whether a request may be sent now; a partition has at most one request in flight."""
@@ -250,7 +250,8 @@ class FetchOutcome:
 class Reading:
     """Reads an offset range of each partition of a topic.
 
-    Times are seconds of the reader's clock.
+    offsets: the first offset to read and the end of each partition. Times are seconds of the
+    reader's clock.
     """
 
     def __init__(
@@ -283,9 +284,14 @@ class Reading:
         """Whether every partition has been read to its end."""
         return all(partition.is_done for partition in self.partitions)
 
+    def mark_out_of_range(self) -> None:
+        """Treat positions above the ends as out of range, because the log ends there."""
+        for partition in self.partitions:
+            partition.needs_offset = partition.position > partition.end
+
     def out_of_range(self) -> list[PartitionReading]:
         """Return the partitions whose position is below or above the offsets of the log."""
-        return [p for p in self.partitions if p.needs_offset and not p.is_done]
+        return [p for p in self.partitions if p.needs_offset]
 
     def next_due_at(self, now: float) -> float:
         """Return the time at which the next back-off of a partition ends."""

@@ -40,7 +40,7 @@ from spark_kafka_sink.errors import (
     error_code,
     listed,
 )
-from spark_kafka_sink.model import LARGEST_INT32, Node, check_topic_name
+from spark_kafka_sink.model import LARGEST_INT32, Node, as_int, check_topic_name
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -63,7 +63,6 @@ Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
 # The last Fetch version that has topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
-_PARTITION_NUMBERS: Final = range(LARGEST_INT32 + 1)
 _TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {
     "read_uncommitted": READ_UNCOMMITTED,
@@ -164,7 +163,8 @@ class TopicReader:
         arguments. When the first batch is requested, raise ConfigException for partitions that do
         not exist or have no offset. When any batch is requested, raise IllegalStateException after
         `close`, TimeoutException if nothing arrives within default.api.timeout.ms,
-        CorruptRecordException for invalid records, and the errors of brokers.
+        OffsetOutOfRangeException if the records at an offset were deleted or the partition ends
+        before it, CorruptRecordException for invalid records, and the errors of brokers.
         """
         self._check_open()
         check_topic_name(topic)
@@ -174,8 +174,7 @@ class TopicReader:
             expected = ", ".join(_ISOLATION_LEVELS)
             message = f"isolation_level is {isolation_level!r}: expected one of {expected}"
             raise ConfigException(message)
-        _check_offsets("start", start)
-        _check_offsets("end", end)
+        start, end = _checked_offsets("start", start), _checked_offsets("end", end)
         level = _ISOLATION_LEVELS[isolation_level]
         batches = self._read(_ReadArguments(topic, numbers, start, end, level))
         return _Batches(batches, self._caller)
@@ -202,12 +201,15 @@ class TopicReader:
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
+        if arguments.end == "latest":
+            reading.mark_out_of_range()
         yield from self._run(reading, arguments)
 
     def _run(self, reading: Reading, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
         in_flight: list[tuple[Fetch, RequestFuture]] = []
         outcome = FetchOutcome()
+        self._reset_out_of_range(reading, arguments, deadline)
         while True:
             self._check_open()
             for fetch in reading.fetches(self._clock()):
@@ -254,6 +256,8 @@ class TopicReader:
         if not moved:
             return
         numbers = [p.topic_partition.partition for p in moved]
+        # A position may be above the last stable offset.
+        arguments = arguments._replace(isolation_level=READ_UNCOMMITTED)
         earliest = self._lookup(arguments, numbers, EARLIEST_TIMESTAMP, deadline)
         latest = self._lookup(arguments, numbers, LATEST_TIMESTAMP, deadline)
         for partition in moved:
@@ -416,8 +420,7 @@ def _partition_numbers(partitions: Iterable[int]) -> list[int]:
     if not is_iterable:
         message = f"partitions is {partitions!r}: expected partition numbers, or None for all"
         raise ConfigException(message)
-    numbers = list(partitions)
-    _check_partition_numbers("partitions", numbers)
+    numbers = [_partition_number("partitions", number) for number in partitions]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice:
         message = f"partitions has {twice[0]} twice: expected each partition once"
@@ -425,30 +428,35 @@ def _partition_numbers(partitions: Iterable[int]) -> list[int]:
     return numbers
 
 
-def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
-    for number in numbers:
-        is_number = isinstance(number, int) and not isinstance(number, bool)
-        if not is_number or number not in _PARTITION_NUMBERS:
-            largest = LARGEST_INT32
-            message = f"{name} has {number!r}: expected a partition number from 0 to {largest}"
-            raise ConfigException(message)
+def _partition_number(name: str, number: object) -> int:
+    value = as_int(number)
+    if value is None or not 0 <= value <= LARGEST_INT32:
+        largest = LARGEST_INT32
+        message = f"{name} has {number!r}: expected a partition number from 0 to {largest}"
+        raise ConfigException(message)
+    return value
 
 
-def _check_offsets(name: str, offsets: Offsets) -> None:
-    """Raise ConfigException for offsets that no partition can have."""
+def _checked_offsets(name: str, offsets: Offsets) -> Offsets:
+    """Return offsets as they are, but with ints in place of numpy integers.
+
+    Raise ConfigException for offsets that no partition can have.
+    """
     if not isinstance(offsets, Mapping):
         if isinstance(offsets, str) and offsets in _TIMESTAMPS:
-            return
+            return offsets
         expected = "earliest, latest or an offset by partition"
         message = f"{name} is {offsets!r}: expected {expected}"
         raise ConfigException(message)
-    _check_partition_numbers(name, offsets)
+    by_partition = {}
     for partition, offset in offsets.items():
-        is_number = isinstance(offset, int) and not isinstance(offset, bool)
-        if not is_number or not 0 <= offset < 2**63:
+        number, value = _partition_number(name, partition), as_int(offset)
+        if value is None or not 0 <= value < 2**63:
             expected = "an offset, 0 or more"
-            message = f"{name} has {offset!r} for partition {partition}: expected {expected}"
+            message = f"{name} has {offset!r} for partition {number}: expected {expected}"
             raise ConfigException(message)
+        by_partition[number] = value
+    return by_partition
 
 
 class _ReadArguments(NamedTuple):

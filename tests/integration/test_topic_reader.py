@@ -219,6 +219,8 @@ def test_read_committed_ends_before_an_open_transaction(cluster: KafkaCluster) -
     plain.flush()
     committed = read(cluster, topic, isolation_level="read_committed")
     assert [record.value for record in committed] == [b"before"]
+    # This start is above the last stable offset, but not above the log.
+    assert read(cluster, topic, start={0: 2}, isolation_level="read_committed") == []
     everything = read(cluster, topic)
     assert [record.value for record in everything] == [b"before", b"open", b"behind"]
     producer.abort_transaction(30)
@@ -344,6 +346,10 @@ def test_records_that_were_deleted_are_an_error_or_for_earliest_a_warning(
     assert (refused.value.topic, refused.value.partition, refused.value.code) == (topic, 0, 1)
     with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 2000"):
         read(cluster, topic, start={0: 2000}, end={0: 2001})
+    for level in ("read_uncommitted", "read_committed"):
+        with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 1001"):
+            read(cluster, topic, start={0: 1001}, isolation_level=level)
+        assert read(cluster, topic, start={0: 1000}, isolation_level=level) == []
     assert len(read(cluster, topic)) == 100
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -338,6 +339,45 @@ def test_rows_are_looked_at_alike_before_and_after_the_first_one_of_a_topic(
     before = refusals()
     things["KafkaProducer"].send(TOPIC, b"v")
     assert refusals() == before
+
+
+NO_ROWS: Final = pa.schema({"value": pa.string()}).empty_table()
+NO_VALUES: Final = pa.schema({"val": pa.int32()}).empty_table()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"topic": topic} for topic in WRONG["KafkaProducer.append(topic)"]),
+        {"topic": None},
+        {"record_batch": NO_VALUES},
+    ],
+    ids=str,
+)
+def test_rows_that_are_not_there_are_looked_at_like_others(
+    things: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    given = {"topic": TOPIC, "record_batch": NO_ROWS, **wrong}
+    table = given["record_batch"]
+    as_batch = pa.RecordBatch.from_pylist([], schema=table.schema)
+    without_chunks = pa.Table.from_batches([], table.schema)
+    refusals = {
+        str(refusal(things, "KafkaProducer.append", given | {"record_batch": rows}))
+        for rows in (as_batch, table, without_chunks)
+    }
+    # The same as for rows.
+    rows = pa.table({field.name: pa.nulls(1, field.type) for field in table.schema})
+    assert refusals == {
+        str(refusal(things, "KafkaProducer.append", given | {"record_batch": rows}))
+    }
+
+
+def test_numbers_of_numpy_are_numbers_of_a_record() -> None:
+    partition: Any = np.int32(1)
+    timestamp_ms: Any = np.int64(2)
+    record = ProducerRecord(TOPIC, partition=partition, timestamp_ms=timestamp_ms)
+    assert record == ProducerRecord(TOPIC, partition=1, timestamp_ms=2)
+    assert type(record.partition) is type(record.timestamp_ms) is int
 
 
 def test_nothing_is_read_after_close() -> None:

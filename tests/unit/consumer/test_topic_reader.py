@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from support.pure.interrupts import InterruptError, interrupt_first
 
@@ -293,6 +294,10 @@ def test_of_many_partitions_that_cannot_be_read_ten_are_named(
 
 def test_without_partitions_those_are_read_that_have_offsets(reader: TopicReader) -> None:
     assert list(reader.read("t", start={0: 5}, end={0: 5})) == []
+    zero: Any = np.int32(0)
+    five: Any = np.int64(5)
+    assert list(reader.read("t", start={zero: five}, end={0: 5})) == []
+    assert list(reader.read("t", [zero], start={0: 5}, end={0: 5})) == []
     assert list(reader.read("t", start={}, end={})) == []
     assert list(reader.read("t", end={})) == []
     assert list(reader.read("t", partitions=[])) == []
