@@ -389,8 +389,8 @@ class ProducerConfig(
     )
     """`TLSv1.2`, `TLSv1.3`, or both."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
-    """Suites by Java's names or OpenSSL's; empty: OpenSSL's default. If only TLS 1.2 suites are
-    listed, TLS 1.3 is disabled."""
+    """Suites by Java's names or OpenSSL's; empty: the default of Python's module ssl. If only TLS
+    1.2 suites are listed, TLS 1.3 is disabled."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
     """The number of samples that rates and averages are computed over."""
@@ -629,23 +629,19 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 def _check_handlers(config: ProducerConfig) -> None:
     """Raise ConfigException for callback handler classes that this package does not support."""
     mechanism = config.sasl_mechanism.strip().upper()
-    for name, given, known in (
-        (
-            "sasl.login.callback.handler.class",
-            config.sasl_login_callback_handler_class,
-            {"OAUTHBEARER": (*_OAUTH_HANDLERS, _AWS_OAUTH_HANDLER)},
-        ),
-        (
-            "sasl.client.callback.handler.class",
-            config.sasl_client_callback_handler_class,
-            {"AWS_MSK_IAM": (_AWS_CLIENT_HANDLER,)},
-        ),
-    ):
-        if given is not None and given not in known.get(mechanism, ()):
-            (expected,) = known.items()
+    handlers = {
+        "sasl.login.callback.handler.class": config.sasl_login_callback_handler_class,
+        "sasl.client.callback.handler.class": config.sasl_client_callback_handler_class,
+    }
+    for name, given in handlers.items():
+        its_mechanism, known = _HANDLERS_OF[name]
+        if given is not None and not (mechanism == its_mechanism and given in known):
             raise ConfigException(
                 f"{Option(name)} is {shown_value(given)}, a Java class: expected "
-                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
+                f"{' or '.join(known)} with {Option('sasl.mechanism', its_mechanism)}. For a token "
+                "endpoint, as with Strimzi's handler, set "
+                f"{Option('sasl.oauthbearer.token.endpoint.url')} and "
+                f"{Option('sasl.oauthbearer.client.credentials.client.id')} and .secret; for a "
                 "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )
@@ -744,11 +740,19 @@ def _entries(value: Any) -> list[str]:
 def _normal_text(name: str, value: str) -> Any:
     if name == "partitioner.class":
         return PARTITIONERS.get(value.lower(), value if "." in value else value.lower())
+    if name in _HANDLERS_OF:
+        return _without_shading(value)
     if name in _options_of(bool):
         return {"true": True, "false": False}.get(value.lower(), value)
     if name in _LOWER_CASE:
         return value.lower()
     return value.upper() if name in _UPPER_CASE else value
+
+
+def _without_shading(name: str) -> str:
+    """Return the name of a Java class without the prefix that shaded JARs add, as on Databricks."""
+    known = (each for of_mechanism in _HANDLERS_OF.values() for each in of_mechanism[1])
+    return next((each for each in known if name.endswith(f".{each}")), name)
 
 
 def integer(value: Any) -> Any:
@@ -889,7 +893,14 @@ _OAUTH_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
 _AWS_OAUTH_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
-_AWS_CLIENT_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+# The mechanism and the supported classes of each option for a callback handler.
+_HANDLERS_OF: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "sasl.login.callback.handler.class": ("OAUTHBEARER", (*_OAUTH_HANDLERS, _AWS_OAUTH_HANDLER)),
+    "sasl.client.callback.handler.class": (
+        "AWS_MSK_IAM",
+        ("software.amazon.msk.auth.iam.IAMClientCallbackHandler",),
+    ),
+}
 # By security.protocol: the prefixes of the options that have no effect, and the reason.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and the client does not log in"),

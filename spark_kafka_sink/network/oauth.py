@@ -49,7 +49,13 @@ from spark_kafka_sink.auth.token_endpoint import (
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config, trimmed
+from spark_kafka_sink.config import (
+    REFUSED,
+    ProducerConfig,
+    option_fields,
+    producer_config,
+    trimmed,
+)
 from spark_kafka_sink.errors import (
     ConfigException,
     Option,
@@ -67,6 +73,16 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsSettings
 
 logger = logging.getLogger(__name__)
+
+# The options of a Java runtime that have no effect inside sasl.jaas.config.
+_OF_JAVA: Final = frozenset(
+    {
+        "ssl.keymanager.algorithm",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
 
 _URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
@@ -659,6 +675,11 @@ def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
     Raise ConfigException if an option is invalid.
     """
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
+    if options.get("ssl.protocol") == "SSL":  # Java's other name of TLS, in many JAAS texts
+        options["ssl.protocol"] = "TLS"
+    for name in sorted(_OF_JAVA & options.keys()):
+        del options[name]
+        warn_once(logger, f"{Option('sasl.jaas.config')}: {name} has no effect: {REFUSED[name]}")
     with _named_in_jaas():
         return producer_config(
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}

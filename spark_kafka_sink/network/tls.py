@@ -15,7 +15,7 @@ import re
 import ssl
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -263,8 +263,14 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
                 "its first certificate does not match the key: the chain must begin with the "
                 "client's certificate"
             )
+        elif why in _TOO_WEAK_REASONS:
+            why = f"{_words(why)}: {_ISSUE_AGAIN}"
         elif key.is_encrypted:
-            why = f"{Option('ssl.key.password')} does not decrypt the key ({why})"
+            why = (
+                f"{Option('ssl.key.password')} does not decrypt the key, or the key is encrypted "
+                "with RC4 or DES, which OpenSSL no longer reads: then encrypt it again by "
+                f"openssl pkcs8 -topk8 -v2 aes256 ({why})"
+            )
     else:
         return certificate_subject(chain[0].data)
     raise ConfigException(f"{origin} cannot be used: {why}")
@@ -509,8 +515,19 @@ _NOT_TLS: Final = frozenset(
 # OpenSSL's error numbers X509_V_ERR_….
 _UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 _SELF_SIGNED: Final = frozenset({18, 19})
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
+_TOO_WEAK_REASONS: Final = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
+_ISSUE_AGAIN: Final = (
+    "OpenSSL accepts RSA keys of 2048 bits or more, and signatures with SHA-256 or stronger "
+    "hashes; issue such a certificate"
+)
+_ADVICE: Final[Mapping[int, str]] = {
+    9: "compare the clocks of this machine and of the broker",
+    10: (
+        "this certificate, or one of a CA in its chain or in the truststore, has expired: "
+        "replace it"
+    ),
+    **dict.fromkeys((66, 67, 68), _ISSUE_AGAIN),  # a key or a signature that is too weak
+}
 _WRONG_NAME: Final = frozenset({62, 64})
 
 
@@ -530,13 +547,8 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
             f"{Option('ssl.truststore.certificates')} to the certificate of the broker's CA, or to "
             "the broker's own; if it is already set, its certificate may belong to another CA"
         )
-    if code == _EXPIRED:
-        return (
-            f"{said}this certificate, or one of a CA in its chain or in the truststore, has "
-            "expired: replace it"
-        )
-    if code == _NOT_YET_VALID:
-        return f"{said}compare the clocks of this machine and of the broker"
+    if code in _ADVICE:
+        return f"{said}{_ADVICE[code]}"
     if code in _WRONG_NAME:
         return (
             f"{said}the host name {host!r} comes from the broker's advertised.listeners or from "

@@ -21,6 +21,8 @@ _RETURNS: Final = (
     "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
     "extensions"
 )
+# A later time, which is in the year 5138, is in milliseconds.
+_LATEST_S: Final = 1e11
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,12 @@ def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
     if math.isnan(seconds):
         raise TokenException(
             f"it returned NaN as the time when the token expires: {_RETURNS}", is_final=True
+        )
+    if _LATEST_S < seconds < math.inf:
+        raise TokenException(
+            f"it returned {seconds:.0f} as the time when the token expires, which looks like "
+            f"milliseconds: {_RETURNS}",
+            is_final=True,
         )
     return OAuthBearerToken(token.value, seconds, token.issued_at, token.extensions)
 

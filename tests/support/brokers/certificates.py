@@ -12,7 +12,7 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
@@ -59,13 +59,14 @@ class Authority:
         *,
         names: tuple[str, ...] = LOCAL_NAMES,
         dates: tuple[datetime, datetime] | None = None,
+        key: rsa.RSAPrivateKey | None = None,
     ) -> Certificate:
         """Return a certificate of a server or a client, signed by the root or by `signer`.
 
         names: the host names and IP addresses that it is valid for. dates: the start and the end
-        of its validity.
+        of its validity. key: its key, None for a new one.
         """
-        made = _signed(name, signer or self.root, names, dates)
+        made = _signed(name, signer or self.root, names, dates, key=key)
         if signer is None or signer is self.root:
             return made
         return Certificate(made.name, made.certificate, made.key, made.certificate + signer.chain)
@@ -78,11 +79,12 @@ def _signed(
     dates: tuple[datetime, datetime] | None = None,
     *,
     is_authority: bool = False,
+    key: rsa.RSAPrivateKey | None = None,
 ) -> Certificate:
-    """Return a certificate with a new key; it signs itself if `signer` is None."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    """Return a certificate, with a new key if none is given; it signs itself without `signer`."""
+    own = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer, signing = subject, key
+    issuer, signing = subject, own
     if signer is not None:
         issuer = x509.load_pem_x509_certificate(signer.certificate.encode()).subject
         signing = keys.loaded(
@@ -95,7 +97,7 @@ def _signed(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(own.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(end)
@@ -108,7 +110,7 @@ def _signed(
             False,  # noqa: FBT003 - not critical
         )
     text = builder.sign(signing, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
-    return Certificate(name, text, keys.pkcs8(key), text)
+    return Certificate(name, text, keys.pkcs8(own), text)
 
 
 def _general_name(name: str) -> x509.GeneralName:

@@ -52,18 +52,27 @@ _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
     "asyncprogresstrackingcheckpointintervalms": "no effect without `asyncProgressTrackingEnabled`",
 }
-# Options that accept more than Java's, or that are new in Kafka 4.
+# Options that accept other values than Java's, or that are new in Kafka 4.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
+    "sasl.client.callback.handler.class": (
+        "only Amazon MSK's handler for AWS_MSK_IAM, by its class name"
+    ),
     "sasl.kerberos.keytab": "new, with sasl.kerberos.principal in place of sasl.jaas.config",
     "sasl.kerberos.principal": "new, in place of sasl.jaas.config",
+    "sasl.login.callback.handler.class": (
+        "only Kafka's handlers for OAUTHBEARER and Amazon MSK's, by their class names"
+    ),
     "sasl.oauthbearer.jwt.retriever.class": (
         "Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
     "sasl.password": "new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "new, with sasl.password in place of sasl.jaas.config",
+    "ssl.cipher.suites": "empty: the suites that Python's module ssl enables, which are fewer",
+    "ssl.enabled.protocols": "only TLSv1.2 and TLSv1.3",
+    "ssl.protocol": "only TLSv1.3, TLSv1.2 and TLS",
 }
 
 
@@ -90,7 +99,7 @@ def render() -> str:
                 "Their defaults are the same, too: see [Configuration](configuration.md).",
                 _same(),
             ),
-            *_table("Producer settings with more values, or new here", ("here",), _noted()),
+            *_table("Producer settings with other values, or new here", ("here",), _noted()),
             *_table("Producer settings that the sink refuses", ("why",), options._REFUSED.items()),
             *_list_of(
                 "Producer settings that are not supported",

@@ -203,6 +203,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "config.py:_check_security",
             "config.py:_settle_backoffs",
             "network/oauth.py:OAuth._extensions",
+            "network/oauth.py:_endpoint_config",
             "network/ssl_options.py:_Stores.text",
             "plugins/interceptors.py:_each_once",
             "spark/options.py:_sink_options",

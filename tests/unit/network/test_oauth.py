@@ -461,6 +461,16 @@ def test_options_of_the_endpoint_s_tls_are_named_as_their_user_knows_them(
             security(options)
 
 
+def test_options_of_a_java_runtime_in_the_endpoint_s_tls_have_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # As in the examples of Databricks for Event Hubs.
+    own = 'ssl.protocol="SSL" ssl.trustmanager.algorithm="PKIX"'
+    url = "https://localhost:1/token"
+    security(by_secret(url, sasl_jaas_config=f"{MODULE} required {own};")).close()
+    assert "sasl.jaas.config: ssl.trustmanager.algorithm has no effect" in caplog.text
+
+
 def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,6 +566,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0 ken", 1), "expected the token alone"),
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
         (("t0ken", float("nan")), "NaN as the time when the token expires"),
+        (("t0ken", 1_800_000_000_000), "looks like milliseconds: expected a token and when it"),
     ],
 )
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:

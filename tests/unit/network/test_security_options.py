@@ -231,19 +231,24 @@ ROWS: Final = [
         OAUTH,
         f"{OAUTH_PACKAGE}OAuthBearerLoginCallbackHandler",
         f"{OAUTH_PACKAGE}secured.OAuthBearerLoginCallbackHandler",
+        f"kafkashaded.{OAUTH_PACKAGE}secured.OAuthBearerLoginCallbackHandler",
     ),
     *accepted(
         "sasl.login.callback.handler.class", TOKENS,
         "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
+        "shadedmskiam.software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
     ),
     *refused(
         "sasl.login.callback.handler.class", OAUTH,
-        r"a Java class: .*Python callable .* sasl\.oauthbearer\.jwt\.retriever\.class",
-        "com.acme.Handler",
+        r"a Java class: .*as with Strimzi's handler, set sasl\.oauthbearer\.token\.endpoint\.url "
+        r"and .*Python callable .* sasl\.oauthbearer\.jwt\.retriever\.class",
+        "com.acme.Handler", "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler",
+        "xorg.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     ),
     *accepted(
         "sasl.client.callback.handler.class", AWS,
         "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+        "shadedmskiam.software.amazon.msk.auth.iam.IAMClientCallbackHandler",
     ),
     *refused("sasl.client.callback.handler.class", AWS, "a Java class", "com.acme.Handler"),
     *(

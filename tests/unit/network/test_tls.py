@@ -21,7 +21,7 @@ from typing import IO, Any, Final, NoReturn
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 from support.brokers import keys
@@ -303,6 +303,41 @@ def test_no_common_suite_is_told_with_the_options(
     assert "see ssl.enabled.protocols and ssl.cipher.suites" in str(error)
 
 
+def test_suites_that_python_does_not_enable_can_be_set(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    suite = "ECDHE-ECDSA-AES256-SHA"  # Java enables it
+    context = server_context(tmp_path, made.server, version="TLSv1.2")
+    context.set_ciphers(suite)
+    error, _ = _refusal(context, layer(trusting))
+    assert "see ssl.enabled.protocols and ssl.cipher.suites" in str(error)
+    with (
+        served(context, echo) as server,
+        connected(layer(replace(trusting, ciphers=suite)), server.port) as client,
+    ):
+        client.secure()
+        client.send(b"hello")
+        assert client.receive_exactly(5) == b"hello"
+
+
+def test_certificates_with_short_keys_are_not_said_to_be_of_another_ca(
+    trusting: TlsSettings, tmp_path: Path
+) -> None:
+    authority = Authority()
+    trusting = replace(trusting, truststore=authority.root.certificate)
+    short = authority.leaf("short", key=rsa.generate_private_key(65_537, 1024))
+    sentence = "OpenSSL accepts RSA keys of 2048 bits or more"
+    path = tmp_path / "short.pem"
+    path.write_text(short.key + short.chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    context.load_cert_chain(path)
+    error, _ = _refusal(context, layer(trusting))
+    assert f"(EE certificate key too weak): {sentence}" in str(error)
+    with pytest.raises(ConfigException, match=rf"cannot be used: ee key too small: {sentence}"):
+        client_context(replace(trusting, key=short.key, chain=short.chain))
+
+
 @pytest.mark.parametrize("trusted", ["root", "intermediate", "leaf", "one line", "with others"])
 def test_any_certificate_of_the_truststore_is_an_anchor(
     trusted: str, made: Certificates, tmp_path: Path
@@ -546,11 +581,15 @@ def test_keys_are_shown_in_every_form(
         ("no password", "the key of the file k.pem is encrypted: set ssl.key.password"),
         (
             "wrong password",
-            "the file k.pem cannot be used: ssl.key.password does not decrypt the key",
+            "the file k.pem cannot be used: ssl.key.password does not decrypt the key, or the key "
+            "is encrypted with RC4 or DES, which OpenSSL no longer reads: then encrypt it again by "
+            "openssl pkcs8 -topk8 -v2 aes256 (",
         ),
         (
             "long password",
-            "the file k.pem cannot be used: ssl.key.password does not decrypt the key",
+            "the file k.pem cannot be used: ssl.key.password does not decrypt the key, or the key "
+            "is encrypted with RC4 or DES, which OpenSSL no longer reads: then encrypt it again by "
+            "openssl pkcs8 -topk8 -v2 aes256 (",
         ),
         (
             "other key",
