@@ -244,9 +244,14 @@ def as_int(number: object) -> int | None:
 
     This is for arguments, for which True and False are mistakes.
     """
+    if type(number) is int:
+        return number
     if isinstance(number, bool) or not isinstance(number, SupportsIndex):
         return None
-    return operator.index(number)
+    try:
+        return operator.index(number)
+    except TypeError:  # a numpy array
+        return None
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:

@@ -301,8 +301,7 @@ class ColumnProducer:
         self._caller.before_append()
         first, rows, progress = 0, 0, _Progress(table.num_rows, "table")
         try:
-            empty = [pa.RecordBatch.from_pylist([], schema=table.schema)]
-            for batch in table.to_batches() or empty:
+            for batch in table.to_batches() or [_without_rows(table.schema)]:
                 first, rows = first + rows, batch.num_rows
                 self._append_batch(
                     topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
@@ -506,6 +505,10 @@ class _Progress:
 
     def __str__(self) -> str:
         return f"the first {self.appended} of the {self.what}'s {self.rows} rows were appended"
+
+
+def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
 
 
 def _of_table(error: KafkaException, first_row: int, progress: _Progress) -> KafkaException:

@@ -445,11 +445,11 @@ class BaseProducer:
             return
         has_transaction = self._has_transaction or self._has_unseen_commit
         said: list[str] = []
+        end = time.monotonic() + min(limit_s, self._delivery_timeout_s)
         try:
-            if self._is_closing:  # another thread has called close, and still waits for deliveries
-                self._thread.join(min(limit_s, self._delivery_timeout_s))
-            else:
-                self._close_within(limit_s)
+            self._close_within(limit_s)
+            # Another thread may have called close, and still wait for deliveries.
+            self._thread.join(max(end - time.monotonic(), 0))
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is

@@ -163,8 +163,9 @@ class TopicReader:
         arguments. When the first batch is requested, raise ConfigException for partitions that do
         not exist or have no offset. When any batch is requested, raise IllegalStateException after
         `close`, TimeoutException if nothing arrives within default.api.timeout.ms,
-        OffsetOutOfRangeException if the records at an offset were deleted or the partition ends
-        before it, CorruptRecordException for invalid records, and the errors of brokers.
+        OffsetOutOfRangeException if the records at an offset were deleted, or if `end` is "latest"
+        and the partition ends before `start`, CorruptRecordException for invalid records, and the
+        errors of brokers.
         """
         self._check_open()
         check_topic_name(topic)

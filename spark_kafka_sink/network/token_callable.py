@@ -21,8 +21,8 @@ _RETURNS: Final = (
     "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
     "extensions"
 )
-# A later time, which is in the year 5138, is in milliseconds.
-_LATEST_S: Final = 1e11
+# The years 2001 to 2286 in milliseconds. In seconds, the first is in the year 33658.
+_MILLISECONDS: Final = (1e12, 1e13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,9 @@ def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
         raise TokenException(
             f"it returned NaN as the time when the token expires: {_RETURNS}", is_final=True
         )
-    if _LATEST_S < seconds < math.inf:
+    if _MILLISECONDS[0] <= seconds < _MILLISECONDS[1]:
         raise TokenException(
-            f"it returned {seconds:.0f} as the time when the token expires, which looks like "
-            f"milliseconds: {_RETURNS}",
+            "it returned a time in milliseconds as the time when the token expires: " + _RETURNS,
             is_final=True,
         )
     return OAuthBearerToken(token.value, seconds, token.issued_at, token.extensions)

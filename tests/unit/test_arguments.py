@@ -91,8 +91,8 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
     "last_reports": {"spark": SESSION},
 }
 NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
-NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
-NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
+NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31, np.array([1, 2])]
+NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63, np.array([1, 2])]
 NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan"), 10**400]
 # As of `concurrent.futures`: the rest of a caller's time limit may be negative.
 NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan"), 10**400]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -102,11 +103,18 @@ def _size_bytes(column: pa.Array) -> int:
     If all lists of a column are empty, Spark 4.0 sends no offsets for the lists inside of them.
     `nbytes` would read these offsets, and crash the process.
     """
-    if pa.types.is_nested(column.type):
-        sizes = (buffer.size for buffer in column.buffers() if buffer is not None)
-        if not all(sizes):
-            return int(column.get_total_buffer_size())
+    if _has_lists_in_lists(column.type):
+        return int(column.get_total_buffer_size())
     return int(column.nbytes)
+
+
+@lru_cache(maxsize=64)
+def _has_lists_in_lists(kind: pa.DataType, *, is_in_list: bool = False) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return (is_in_list and is_list) or any(
+        _has_lists_in_lists(each, is_in_list=is_in_list or is_list) for each in inside
+    )
 
 
 class _WaitingBatches:

@@ -446,6 +446,12 @@ def test_a_table_is_appended_batch_by_batch() -> None:
         producer.append(TOPIC, pa.table({"value": pa.chunked_array([["a"], ["b", "c"]])}))
         producer.append(TOPIC, pa.table({"value": pa.chunked_array([], pa.string())}))
         assert sum(rows_by_partition(producer).values()) == 10
+        # Columns that are not sent may have any type.
+        union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+        table = pa.table({"value": ["v"], "other": union})
+        for rows in (table, table.slice(1), pa.Table.from_batches([], table.schema)):
+            producer.append(TOPIC, rows)
+        assert sum(rows_by_partition(producer).values()) == 11
 
 
 def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:

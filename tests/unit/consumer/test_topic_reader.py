@@ -313,6 +313,7 @@ def test_without_partitions_those_are_read_that_have_offsets(reader: TopicReader
         ({0: "5"}, r"has '5' for partition 0: expected"),
         ({0: True}, r"has True for partition 0: expected"),
         ({0: None}, r"has None for partition 0: expected"),
+        ({0: np.array([1, 2])}, r"has array\(\[1, 2\]\) for partition 0: expected"),
         (5, r"is 5: expected earliest, latest or an offset by partition"),
         ([0], r"is \[0\]: expected earliest, latest or an offset by partition"),
         (None, r"is None: expected earliest, latest or an offset by partition"),

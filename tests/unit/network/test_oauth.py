@@ -544,7 +544,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
     said = first_message(by_callable("Tokens", sasl_jaas_config=jaas))
     assert said == "n,,\x01auth=Bearer abc\x01a=b\x01c=d\x01\x01"
     assert calls == ["made", "kafka-login"]
-    for never in (float("inf"), 10**400):
+    for never in (float("inf"), 10**400, 253_402_300_799, sys.maxsize):
         own_module.ever = lambda never=never: ("ghi", never)  # type: ignore[attr-defined] # made here
         assert "auth=Bearer ghi\x01" in first_message(by_callable("ever"))
     own_module.plain = lambda: ["def", None]  # type: ignore[attr-defined] # made here
@@ -566,7 +566,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0 ken", 1), "expected the token alone"),
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
         (("t0ken", float("nan")), "NaN as the time when the token expires"),
-        (("t0ken", 1_800_000_000_000), "looks like milliseconds: expected a token and when it"),
+        (("t0ken", 1_800_000_000_000), "a time in milliseconds as the time when the token"),
     ],
 )
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:

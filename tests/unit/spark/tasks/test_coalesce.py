@@ -63,6 +63,16 @@ def test_two_batches_of_the_limit_that_register_sets_are_a_large_slice() -> None
     assert [batch.num_rows for batch in joined] == [2 * rows] * 2
 
 
+def test_slices_of_a_large_batch_are_small() -> None:
+    rows = 10_000
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    lists = pa.array([[{"key": "a", "value": None}]] * rows, headers)
+    large = pa.record_batch({"value": pa.array([b"v" * 1024] * rows), "headers": lists})
+    assert large.nbytes > SLICE_BYTES
+    (joined,) = coalesced(large.slice(number, 10) for number in range(0, 100, 10))
+    assert joined.num_rows == 100
+
+
 def test_a_large_batch_is_passed_on_at_once() -> None:
     large, small = batches_of([10_000, 10])
     happened: list[pa.RecordBatch | str] = []
