@@ -25,7 +25,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import may_be_key, unless_key
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.gssapi import (
+from spark_kafka_sink.network.gssapi_context import (
     cached_principal,
     check_kerberos,
     check_keytab,

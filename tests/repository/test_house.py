@@ -24,11 +24,6 @@ PAGE = ROOT / "docs" / "contributing" / "house.md"
 ONE_BATCH = ROOT / "docs" / "contributing" / "one-batch.md"
 DECISIONS = ROOT / "docs" / "decisions.md"
 PLANNED_MODULES = ROOT / "tests" / "support" / "house" / "planned_modules.txt"
-# Modules that have the name of another one, and why.
-SAME_NAMES = {
-    "gssapi": "the exchange of GSSAPI in auth, and the library of that name in network",
-    "token_renewal": "when a token is renewed in auth, and the thread that renews it in spark",
-}
 # Lower these with the code; they do not rise.
 MOST_FLAT_MODULES = 10
 MOST_LINES = 500
@@ -148,7 +143,7 @@ def test_each_module_that_was_not_planned_has_its_reason_among_the_decisions() -
 
 def test_no_two_modules_have_one_name() -> None:
     names = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
-    assert {name for name, count in names.items() if count > 1} <= SAME_NAMES.keys()
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_imports_for_types_alone_make_no_circle_either() -> None:

@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
+from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.notes import is_hooked, join_options
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
-from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.saves import only_save
 from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
 from spark_kafka_sink.spark.micro_batch import (

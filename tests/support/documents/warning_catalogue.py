@@ -160,7 +160,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         places=(
             "spark/committing/job_token.py:JobToken.keep",
             "spark/committing/job_token.py:JobToken._say_failure",
-            "spark/driver/hooks/token_renewal.py:_run",
+            "spark/driver/hooks/delegation_token_renewal.py:_run",
             "spark/planning/task_tokens.py:checked_with_shared_token",
             "spark/planning/task_tokens.py:_renewed",
             "spark/planning/task_tokens.py:_warn_of_file",
@@ -168,7 +168,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         tests=(
             "unit/spark/planning/test_task_tokens.py::test_a_job_goes_on_where_its_credentials_cannot_be_kept",
             "unit/spark/planning/test_task_tokens.py::test_an_end_that_fails_is_told_and_fails_no_job",
-            "unit/spark/driver/hooks/test_token_renewal.py::test_a_renewal_that_fails_is_tried_again_and_told",
+            "unit/spark/driver/hooks/test_delegation_token_renewal.py::test_a_renewal_that_fails_is_tried_again_and_told",
             "unit/spark/planning/test_task_tokens.py::test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new",
             "unit/spark/planning/test_task_tokens.py::test_while_a_token_cannot_be_renewed_it_is_used_until_it_expires",
             "unit/spark/planning/test_task_tokens.py::test_a_link_is_not_followed_and_the_process_goes_on_without_a_file",

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import KafkaException, NetworkException, SaslAuthenticationException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network import gssapi, kerberos
+from spark_kafka_sink.network import gssapi_context, kerberos
 from spark_kafka_sink.network.security import Security
 
 WAIT_S = 20
@@ -36,7 +36,7 @@ class Kdc:
         monkeypatch.setattr(kerberos, "kerberos_credentials", lambda options, _: self._ask("u"))
         monkeypatch.setattr(kerberos, "gssapi_exchange", lambda _, host, *__: self._ask(host))
         monkeypatch.setattr(kerberos, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(gssapi, "time", SimpleNamespace(time=lambda: self.now))
+        monkeypatch.setattr(gssapi_context, "time", SimpleNamespace(time=lambda: self.now))
         monkeypatch.setattr(kerberos, "Random", lambda: SimpleNamespace(uniform=lambda *_: 1.0))
 
     def put(self, key: bytes) -> None:

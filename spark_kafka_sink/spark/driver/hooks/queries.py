@@ -21,9 +21,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
+from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renew_token_of_query
 from spark_kafka_sink.spark.driver.hooks.failed_writes import reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
-from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained, names_sink, with_sentence
 
 # The key: whether the session is one of Spark Connect.

@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark import micro_batch
+from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
@@ -49,7 +50,6 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     refuse_speculation,
     trace_options,
 )
-from spark_kafka_sink.spark.driver.hooks.token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.options import has_full_traceback

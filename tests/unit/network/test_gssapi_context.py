@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.auth.gssapi import KerberosOptions
 from spark_kafka_sink.errors import KafkaException, NetworkException, SaslAuthenticationException
-from spark_kafka_sink.network.gssapi import _failure
+from spark_kafka_sink.network.gssapi_context import _failure
 
 
 class GssError:

@@ -13,9 +13,12 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import TimeoutException
-from spark_kafka_sink.spark.driver.hooks import token_renewal
+from spark_kafka_sink.spark.driver.hooks import delegation_token_renewal
+from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import (
+    renew_token_of_query,
+    renewing_token,
+)
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
-from spark_kafka_sink.spark.driver.hooks.token_renewal import renew_token_of_query, renewing_token
 from spark_kafka_sink.spark.driver.write_batch import write_batch
 from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import SinkOptions
@@ -68,9 +71,9 @@ class Renewals:
 def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     """The calls of the threads of a test."""
     made = Renewals()
-    monkeypatch.setattr(token_renewal, "renew_for_write", made.renew)
-    monkeypatch.setattr(token_renewal, "forget_write", made.forget)
-    monkeypatch.setattr(token_renewal, "_RETRY_S", NO_WAIT_S)
+    monkeypatch.setattr(delegation_token_renewal, "renew_for_write", made.renew)
+    monkeypatch.setattr(delegation_token_renewal, "forget_write", made.forget)
+    monkeypatch.setattr(delegation_token_renewal, "_RETRY_S", NO_WAIT_S)
     return made
 
 
