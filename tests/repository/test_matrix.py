@@ -19,8 +19,8 @@ def run(
 ) -> int:
     """Run each pyspark on these Pythons, with the given results of cells."""
 
-    def run_cell(_spark: str, version: str, *_: object) -> tuple[str, bool | None]:
-        return cells[version]
+    def run_cell(cell: tuple[str, str, str], *_: object) -> tuple[str, bool | None]:
+        return cells[cell[1]]
 
     def build(command: tuple[object, ...], **_: object) -> None:
         Path(str(command[-2]), "a.whl").touch()
@@ -55,7 +55,7 @@ def test_the_exit_code_is_good_news_only(
         for version, good in zip(matrix.PYTHONS, outcomes, strict=False)
     }
     assert run(monkeypatch, tmp_path, cells, "4.2") == code
-    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
+    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests  result\n")[2]
     assert [said in table for said, _ in cells.values()] == [True, True]
 
 
@@ -67,7 +67,7 @@ def test_python_3_14_is_tested_with_each_spark_that_supports_it(
         "3.14": ("not run: no python3.14 on the PATH", None),
     }
     assert run(monkeypatch, tmp_path, cells, *matrix.SPARKS) == 0
-    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
+    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests  result\n")[2]
     ran = [tuple(line.split()[:2]) for line in table.splitlines()]
     assert [spark for spark, python in ran if python == "3.14"] == [*matrix.SPARKS]
     assert [spark for spark, python in ran if python == "3.13"] == [*matrix.SPARKS, "4.3"]
@@ -95,5 +95,25 @@ def test_a_python_that_does_not_run_is_passed_over_and_named(
     assert matrix.find_python("3.12") is None
     said = capsys.readouterr().err
     assert f"{tmp_path / 'broken' / 'python3.12'} does not run Python 3.12" in said
-    said_of_cell, good = matrix.run_cell("4.2", "3.12", "4.3.1", tmp_path, tmp_path / "log", [])
+    said_of_cell, good = matrix.run_cell(
+        ("4.2", "3.12", "4.3.1"), matrix.CORE, tmp_path, tmp_path / "log", []
+    )
     assert (said_of_cell, good) == ("not run: no python3.12 on the PATH", None)
+
+
+def test_one_cell_of_each_spark_runs_all_tests_and_the_newest_runs_them_on_the_newest_kafka(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells: dict[str, tuple[str, bool | None]] = dict.fromkeys(matrix.PYTHONS, ("7 passed", True))
+    assert run(monkeypatch, tmp_path, cells, *matrix.SPARKS) == 0
+    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests  result\n")[2]
+    complete = [tuple(row.split()[:3]) for row in table.splitlines() if row.split()[3] == "all"]
+    assert [spark for spark, _, _ in complete] == list(matrix.SPARKS)
+    assert complete[-1][2] == matrix.KAFKAS[-1]
+
+
+def test_the_core_is_a_part_of_all_tests_and_both_exist() -> None:
+    for path in (*matrix.CORE, *matrix.TESTS):
+        assert (matrix.ROOT / path).exists()
+    for path in matrix.CORE:
+        assert any(Path(path).is_relative_to(each) for each in matrix.TESTS)
