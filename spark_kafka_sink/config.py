@@ -47,7 +47,9 @@ PartitionerName = Annotated[str, Meta(pattern=r"^(roundrobin|uniformsticky|.+\..
 
 StoreType = Literal["JKS", "PKCS12", "PEM"]
 
-_TLS_VERSIONS: Final = r"^TLSv1\.[23](,TLSv1\.[23])*$"
+# TLSv1.2 or TLSv1.3. Older versions may be listed beside them; they have no effect.
+_TLS_VERSION: Final = r"(TLSv1(\.[123])?|SSLv2Hello|SSLv3)"
+_TLS_VERSIONS: Final = rf"^(?=.*TLSv1\.[23](,|$)){_TLS_VERSION}(,{_TLS_VERSION})*$"
 _MAX_IN_FLIGHT_OF_IDEMPOTENCE: Final = 5
 _ADDRESS: Final = re.compile(
     r"(?:[\w\-%.]*://)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w\-%.:]+)):(?P<port>\d{1,5})"
@@ -387,7 +389,8 @@ class ProducerConfig(
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
-    """`TLSv1.2`, `TLSv1.3`, or both."""
+    """`TLSv1.2`, `TLSv1.3`, or both. Older versions beside them have no effect; a warning names
+    them."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
     """Suites by Java's names or OpenSSL's; empty: the default of Python's module ssl. If only TLS
     1.2 suites are listed, TLS 1.3 is disabled."""

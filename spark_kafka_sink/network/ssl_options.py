@@ -138,7 +138,14 @@ def _read_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
         written if values.has_reference(written) else None,
     )
     allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
-    protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
+    enabled = config.ssl_enabled_protocols.split(",")
+    if too_old := [each for each in enabled if each not in PROTOCOLS]:
+        warn_once(
+            logger,
+            f"{Option('ssl.enabled.protocols')}: {', '.join(too_old)} has no effect: the versions "
+            "of TLS are TLSv1.2 and TLSv1.3",
+        )
+    protocols = suites.protocols & allowed & {*enabled}
     if not protocols:
         raise ConfigException(
             f"{Option('ssl.protocol')}, {Option('ssl.enabled.protocols')} and "

@@ -71,7 +71,7 @@ _NOTES: Final[Mapping[str, str]] = {
     "sasl.password": "new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "new, with sasl.password in place of sasl.jaas.config",
     "ssl.cipher.suites": "empty: the suites that Python's module ssl enables, which are fewer",
-    "ssl.enabled.protocols": "only TLSv1.2 and TLSv1.3",
+    "ssl.enabled.protocols": "only TLSv1.2 and TLSv1.3; older versions beside them have no effect",
     "ssl.protocol": "only TLSv1.3, TLSv1.2 and TLS",
 }
 

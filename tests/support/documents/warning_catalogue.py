@@ -220,8 +220,8 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "Secrets or rows that others may read",
         (
-            "A connection is not encrypted, the server's name is not checked, or the session does "
-            "not let `register` mask secrets."
+            "A connection is not encrypted, the server's name is not checked, old versions of TLS "
+            "are enabled, which nothing uses, or the session does not let `register` mask secrets."
         ),
         (
             "Use `SASL_SSL` and `https`, and leave `ssl.endpoint.identification.algorithm` as it "

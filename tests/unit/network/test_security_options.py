@@ -118,9 +118,30 @@ ROWS: Final = [
         "ssl.protocol", TLS | {"ssl.enabled.protocols": "TLSv1.3"}, "no version of TLS", "TLSv1.2"
     ),
     *accepted(
-        "ssl.enabled.protocols", TLS, "TLSv1.2", "TLSv1.3", "TLSv1.2, TLSv1.3", "TLSv1.3,TLSv1.2"
+        "ssl.enabled.protocols",
+        TLS,
+        "TLSv1.2",
+        "TLSv1.3",
+        "TLSv1.2, TLSv1.3",
+        "TLSv1.3,TLSv1.2",
     ),
-    *refused("ssl.enabled.protocols", TLS, r"expected one of TLSv1\.2", "TLSv1.1", "TLSv1", ""),
+    # The default of Kafka before 2.6.
+    Row(
+        "ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.1,TLSv1",
+        TLS,
+        warned="TLSv1.1, TLSv1 has no effect",
+    ),
+    *refused(
+        "ssl.enabled.protocols",
+        TLS,
+        r"expected one of TLSv1\.2",
+        "TLSv1.1",
+        "TLSv1",
+        "TLSv1.1,TLSv1",
+        "TLSv1.2,TLSv1.4",
+        "",
+    ),
     *accepted(
         "ssl.cipher.suites",
         TLS,
