@@ -20,8 +20,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it sh
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_at_least, read_with_confluent
-
-from spark_kafka_sink import register
+from support.spark.sink import registered_for_now
 
 pytestmark = [
     pytest.mark.kafka,
@@ -179,7 +178,6 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
 ) -> None:
     """One task is through and left its producer to the next; the other one is killed."""
     cancelled, complete = new_topic(1), new_topic(1)
-    register(spark)  # the other thread has no session of its own
 
     def save(topic: str) -> None:
         spark.sparkContext.setJobGroup(topic, "of a test")
@@ -192,7 +190,8 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
             .save()
         )
 
-    with ThreadPoolExecutor(1) as beside:
+    # Without register, save() needs a session of its own thread.
+    with registered_for_now(spark), ThreadPoolExecutor(1) as beside:
         job = beside.submit(save, cancelled)
         worker = stand.wait(lambda: job.exception() or "it has ended" if job.done() else None)
         assert len(read_at_least(kafka.bootstrap, cancelled, ROWS // 2)) >= ROWS // 2
