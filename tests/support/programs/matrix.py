@@ -179,7 +179,8 @@ def main() -> int:
     rows: list[str] = []
     outcomes: list[bool | None] = []
     cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
-    cells += [(args.spark[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
+    if SPARKS[-1] in args.spark:
+        cells += [(SPARKS[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
     for spark, version, kafka in cells:
         complete = args.all or is_complete(spark, version, kafka)
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
