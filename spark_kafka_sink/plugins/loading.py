@@ -94,13 +94,18 @@ def name_user_code(error: BaseException, option: str, plugin: object) -> None:
     plugin: the user's function or object, which `option` has or names. Raise nothing.
     """
     with suppress(Exception):  # a user's object may raise when its name is read
-        raised = _described(error).partition("\n")[0]
+        raised = _described(error)
         name = name_of(plugin)
         add_last_line(error, f"spark_kafka_sink: {name}, specified in {option}, raised {raised}")
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {message_of(error)}"
+    """Return the class of an exception and the first line of its message that is not empty.
+
+    Spark's exception shows the sink's sentence as one line, and the traceback has all lines.
+    """
+    first, *_ = message_of(error).strip().split("\n", 1)
+    return f"{type(error).__name__}: {first.strip()}"
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:

@@ -1,7 +1,7 @@
 """The report of a job or a micro-batch, and the sums of the reports of its tasks.
 
 docs/reference/report.md describes the fields of the report as JSON. The report contains sizes and
-locations of rows, never their contents.
+locations of rows. It never contains their contents, unless the error of a failed write quotes them.
 """
 
 from __future__ import annotations

@@ -157,14 +157,17 @@ class KafkaStreamListener(StreamingQueryListener):
         self._hand_on = on_micro_batch or _print
         self._hand_on_failure = on_failed_query or _print
         self._runs: dict[UUID, _Run] = {}
+        self._is_connect = False
 
     def _set_spark_session(self, session: SparkSession) -> None:
         """Patch the session's listener bus, whose `remove` may wait for ever (SPARK-59623).
 
-        Spark Connect calls this when it adds a listener.
+        Spark Connect calls this when it adds a listener. The server may run in the same process, so
+        a SparkContext in this process does not mean that the session is a classic one.
         """
         super()._set_spark_session(session)
-        if is_connect(session):
+        self._is_connect = is_connect(session)
+        if self._is_connect:
             from spark_kafka_sink.spark.driver.listener_bus import patch_listener_bus  # noqa: PLC0415 - needs grpc
 
             patch_listener_bus(session)
@@ -182,7 +185,7 @@ class KafkaStreamListener(StreamingQueryListener):
             return
         if progress.numInputRows:
             run.batch_id = progress.batchId
-        if driver_folder() is None:
+        if not self._has_reports():
             if progress.numInputRows:
                 self._hand_on(
                     MicroBatchRecord(progress=progress, reports=[], where=_WITH_THE_SERVER)
@@ -198,12 +201,16 @@ class KafkaStreamListener(StreamingQueryListener):
         if reports:
             self._hand_on(MicroBatchRecord(progress=progress, reports=reports, where=None))
 
+    def _has_reports(self) -> bool:
+        """Return whether this process can read the reports of the queries."""
+        return not self._is_connect and driver_folder() is not None
+
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Make the record of a query that has failed, unless it wrote to another sink."""
         run = self._runs.pop(event.runId, _Run())
         if event.exception is None or run.is_elsewhere:
             return
-        is_here = driver_folder() is not None
+        is_here = self._has_reports()
         query_id = str(event.id)
         has_written = run.batch_id is not None
         if is_here and has_written and newest_report_of(query_id, lambda _: True) is None:

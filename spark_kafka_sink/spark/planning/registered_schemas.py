@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 _ID: Final = "use.schema.id"
 
 
-class RulesException(DataException):
-    """A schema has rules. No row may be written without them, also not with an older schema."""
+class RulesException(Exception):
+    """A schema has rules. No row may be written without them, also not with an older schema.
+
+    A user gets a DataException with the same message.
+    """
 
 
 class SchemaFormat(Protocol):

@@ -167,8 +167,8 @@ class _Connection:
             client = self._client(settings)
             found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
             asked.encoding(found)
-        except RulesException:
-            raise
+        except RulesException as error:
+            raise DataException(str(error)) from None
         except (RestClientException, ConfigException, DataException) as error:
             if kept is None:
                 raise
@@ -185,6 +185,8 @@ class _Connection:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
             try:
                 chosen = registered(client, asked.settings, chosen, kind)
+            except RulesException as error:
+                raise DataException(str(error)) from None
             except RestClientException as error:
                 if choice.kept is None:
                     raise

@@ -22,6 +22,14 @@ from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 _CAUSE: Final = re.compile(
     r"(?:^|: )Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 )
+# What Python writes between the exceptions of a chain; the last exception explains the others.
+_CHAINED: Final = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+    r"(?=Traceback \(most recent call last\):\n)"
+)
+# The end of a Python traceback: the stack frames of Java.
+_JAVA_FRAMES: Final = re.compile(r"^(?:\tat |Caused by: )", re.MULTILINE)
 _LONGEST: Final = 2000
 
 
@@ -58,13 +66,17 @@ def _report(error: Exception, options: Mapping[str, str], *, has_lines: bool) ->
 def cause_of(said: str) -> str:
     """Return the essential part of the text of Spark's exception.
 
-    This is the sentence of the sink. If there is none, it is the last line of the Python traceback.
-    If there is no traceback either, it is the lines before the stack frames.
+    This is the sentence of the sink. If there is none, it is the last line of the Python traceback;
+    if exceptions are chained, of the last one of the chain. If there is no traceback either, it is
+    the lines before the stack frames.
     """
     if (sentence := sentence_of_sink(said)) is not None:
         return sentence[:_LONGEST]
     found = _CAUSE.search(said)
     if found is not None:
-        return found[1][:_LONGEST]
+        frames = _JAVA_FRAMES.search(said, found.end())
+        chain = _CHAINED.split(said[found.start() : frames and frames.start()])
+        last = _CAUSE.search(chain[-1])
+        return (last or found)[1][:_LONGEST]
     before_frames, *_ = re.split(r"\n\s*at |\n\n", said, maxsplit=1)
     return before_frames.strip()[:_LONGEST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from spark_kafka_sink import FailedQueryRecord, KafkaStreamListener, MicroBatchRecord
 from spark_kafka_sink.errors import IllegalArgumentException
 from spark_kafka_sink.spark.committing import report_files
-from spark_kafka_sink.spark.driver import stream_listener
+from spark_kafka_sink.spark.driver import listener_bus, stream_listener
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
@@ -184,11 +185,30 @@ def test_a_record_is_printed_as_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert unnamed.startswith(f"pykafka: query {SECOND}, micro-batch 8: 1 row in, ")
 
 
+@pytest.fixture(params=["a server elsewhere", "a server in this process"])
+def over_connect(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[KafkaStreamListener], None]:
+    """Adds a listener to a session of Spark Connect.
+
+    With ``remote("local")``, the SparkContext of the server and its folder are in this process.
+    """
+    folder = tmp_path if request.param == "a server in this process" else None
+    monkeypatch.setattr(stream_listener, "driver_folder", lambda: folder)
+    monkeypatch.setattr(listener_bus, "patch_listener_bus", lambda _: None)
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+
+    def add(listener: KafkaStreamListener) -> None:
+        listener._set_spark_session(session)
+
+    return add
+
+
 def test_over_connect_a_record_says_where_the_report_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    over_connect: Callable[[KafkaStreamListener], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stream_listener, "driver_folder", lambda: None)
     listener = KafkaStreamListener()
+    over_connect(listener)
     listener.onQueryProgress(progress_of(FIRST, 7))
     listener.onQueryProgress(progress_of(FIRST, 8, rows=0))
     listener.onQueryProgress(progress_of(FIRST, 8, "MemorySink"))
@@ -258,10 +278,10 @@ def test_a_query_that_fails_is_printed_as_one_line(capsys: pytest.CaptureFixture
 
 
 def test_over_connect_the_record_of_a_failure_has_what_spark_tells(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    over_connect: Callable[[KafkaStreamListener], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stream_listener, "driver_folder", lambda: None)
     listener = KafkaStreamListener(on_micro_batch=lambda _: None)
+    over_connect(listener)
     listener.onQueryProgress(progress_of(FIRST, 7))
     listener.onQueryProgress(progress_of(FIRST, 8, rows=0))
     listener.onQueryTerminated(failed(FIRST))

@@ -247,6 +247,11 @@ def test_a_path_that_no_filesystem_has_is_refused(option: str, path: str) -> Non
         ("import os; os.environ['SHARDS_OF_A_TEST']", "KeyError: 'SHARDS_OF_A_TEST'"),
         ("def by_shelf(", "SyntaxError: "),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
+        # As numpy's. A sentence is one line, so that Spark's exception has all of it.
+        (
+            "raise ImportError('\\n\\nno C extensions\\n\\n* reinstall')",
+            "ImportError: no C extensions): ",
+        ),
     ],
 )
 def test_a_partitioner_whose_module_fails_is_told_by_its_option(

@@ -22,6 +22,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import Call, RegistryServer, Reply, basic, error, guid_of
 from support.spark.rows_with_schema import avro_reader
 
+from spark_kafka_sink import errors
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import _warn
@@ -642,6 +643,8 @@ def test_what_is_wrong_is_refused_and_nothing_is_registered(
     with pytest.raises(kind) as refused:
         asked(server, schema.add("topic", T.StringType()), more=options)
     assert words in str(refused.value)
+    # In a traceback of Spark, the sink's exceptions are recognized by this module.
+    assert refused.type.__module__ == errors.__name__
     assert server.subjects == there
 
 

@@ -42,6 +42,32 @@ RuntimeError: the table is locked
 
 \tat py4j.Protocol.getReturnValue(Protocol.java:476)
 """
+OF_A_CHAIN = """py4j.Py4JException: An exception was raised by the Python Proxy. \
+Return Message: Traceback (most recent call last):
+  File "program.py", line 7, in write
+    settings["region"]
+KeyError: 'region'
+
+{between}
+
+Traceback (most recent call last):
+  File "program.py", line 9, in write
+    raise RuntimeError("the settings lack the key region") from error
+RuntimeError: the settings lack the key region
+
+\tat py4j.Protocol.getReturnValue(Protocol.java:476)
+Caused by: Traceback (most recent call last):
+ValueError: the same again
+
+{between}
+
+Traceback (most recent call last):
+ValueError: and again
+"""
+CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 
 
 @pytest.fixture
@@ -118,5 +144,8 @@ def test_the_essential_line_is_that_of_the_worker() -> None:
     assert cause_of(OF_A_WORKER) == said
     assert cause_of(OF_THE_JVM) == "[USER_RAISED_EXCEPTION] broken SQLSTATE: P0001"
     assert cause_of(OF_FOREACH_BATCH) == "RuntimeError: the table is locked"
+    for between in CHAINED:
+        said = cause_of(OF_A_CHAIN.format(between=between))
+        assert said == "RuntimeError: the settings lack the key region"
     assert cause_of("one line") == "one line"
     assert len(cause_of("x" * 10_000)) == 2000
