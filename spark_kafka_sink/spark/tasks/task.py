@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.report import (
     SinkCommitMessage,
     SkippedMessage,
     TaskReport,
+    counted,
 )
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows, TaskWaits
@@ -262,10 +263,35 @@ def skip_task(
     batches: None if the rows need not be counted. plan, micro_batch: as in `SkippedMessage`.
     """
     with _span(options) as span:
-        rows = None if batches is None else sum(batch.num_rows for batch in batches)
+        rows = None if batches is None else _counted_rows(options, batches)
         if span is not None:
             span.add_skipped(rows)
     return SkippedMessage(rows=rows, trace=options.trace, plan=plan, micro_batch=micro_batch)
+
+
+def _counted_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> int:
+    """Return the number of rows in all batches, and count them in the progress of the task."""
+    rows = 0
+
+    def progress() -> DeliveryProgress:
+        from spark_kafka_sink.task_producer import DeliveryProgress  # noqa: PLC0415 - most tasks print none
+
+        awaited = {"the rows that were written before": f"{counted(rows, 'row')} so far"}
+        return DeliveryProgress(
+            0,
+            0,
+            0,
+            is_waiting_for_memory=False,
+            throttled={},
+            retried={},
+            unreachable={},
+            awaited=awaited,
+        )
+
+    with _progress(options, progress, [], TaskContext.get()):
+        for batch in batches:
+            rows += batch.num_rows
+    return rows
 
 
 def _span(options: SinkOptions) -> AbstractContextManager[TaskSpan | None]:

@@ -186,6 +186,32 @@ def test_the_progress_has_what_the_task_and_its_producer_wait_for(
         assert progress().awaited == {"a producer id": ""}
 
 
+def test_a_task_whose_rows_were_written_before_says_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Callable[[], DeliveryProgress]] = []
+
+    def printed(_: str, progress: Callable[[], DeliveryProgress]) -> AbstractContextManager[None]:
+        found.append(progress)
+        return nullcontext()
+
+    lines: list[str] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for size in (1, 2):
+            yield pa.record_batch({"value": ["x"] * size})
+            lines.append(ProgressLines("task 0", 0.0).line(found[0](), 1.0))
+
+    monkeypatch.setattr(task_progress, "printed_progress", printed)
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "progress": "true"}
+    assert task.skip_task(sink_options(given), batches()).rows == 3
+    said = "pykafka: task 0: 0 rows, 0.0 MB acknowledged, 0.0 MB/s; waiting for the rows that were "
+    assert lines == [
+        f"{said}written before (1 row so far)",
+        f"{said}written before (3 rows so far)",
+    ]
+
+
 @pytest.fixture
 def full_stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """Make a full pipe the stderr of tasks; return its ends."""
