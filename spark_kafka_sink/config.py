@@ -564,7 +564,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_unicode(option: str, value: object) -> None:
-    """Raise ConfigException if a text, or one in a list, has half of a surrogate pair.
+    """Raise ConfigException if a text, or one in a list, has an unpaired surrogate.
 
     The message does not show the value, which may be a secret. option: the name in the message.
     """
@@ -572,8 +572,8 @@ def check_unicode(option: str, value: object) -> None:
         text = each.value if isinstance(each, Secret) else each
         if isinstance(text, str) and not is_utf8(text):
             message = (
-                f"{option} cannot be encoded as UTF-8, because it has half of a surrogate pair: "
-                "expected text without it"
+                f"{option} cannot be encoded as UTF-8, because it has an unpaired surrogate: "
+                "remove that character"
             )
             raise ConfigException(message)
 

@@ -107,7 +107,7 @@ def utf8(text: str, what: str) -> bytes:
     except UnicodeEncodeError:
         pass
     # Raised outside the handler, because the caught exception contains the text.
-    raise ConfigException(f"{what} has an invalid character (half of a surrogate pair)")
+    raise ConfigException(f"{what} has an invalid character (an unpaired surrogate)")
 
 
 def printable(text: str, secrets: Iterable[str] = ()) -> str:

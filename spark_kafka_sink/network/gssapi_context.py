@@ -195,10 +195,10 @@ def _failure(
         advice = "; is the name of the realm right, and is its KDC in krb5.conf or in DNS?"
     elif code == _S_PRINCIPAL_UNKNOWN:
         advice = (
-            f"; compare {Option('sasl.kerberos.service.name')} with the first part of the broker's "
-            "principal, and the broker's advertised host name, which cannot be an IP address, with "
-            "the host in that principal; the Kerberos library may look up another name for that "
-            "host: set rdns = false in krb5.conf"
+            f"; the broker's principal must be {Option('sasl.kerberos.service.name')}, then a "
+            "slash and the host name that the broker advertises, which cannot be an IP address; if "
+            "it is, the Kerberos library may have looked up a different host name: set "
+            "rdns = false in krb5.conf"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
         advice = (

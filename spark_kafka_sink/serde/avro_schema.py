@@ -328,7 +328,7 @@ def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
         raise _wrong(f"{place}: namespace", _shown(namespace), "names with dots between them")
     full = _qualified(name, namespace)
     if not is_utf8(full):
-        raise _wrong(f"{place}: full name", _shown(full), "no half of a surrogate pair")
+        raise _wrong(f"{place}: full name", _shown(full), "no unpaired surrogate")
     last = full.rpartition(".")[2]
     if not is_name(last):
         raise _wrong(f"{place}: name", _shown(last), NAME_RULE)

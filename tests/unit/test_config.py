@@ -739,7 +739,7 @@ def test_text_with_half_of_a_surrogate_pair_is_refused_and_not_shown(
     name: str, value: object
 ) -> None:
     given = ADDRESS | used(name) | {"config.providers": "vault", name: value}
-    said = f"^kafka.{name} cannot be encoded as UTF-8, because it has half of a surrogate pair"
+    said = f"^kafka.{name} cannot be encoded as UTF-8, because it has an unpaired surrogate"
     with pytest.raises(ConfigException, match=said) as refused:
         config_of_spark(given)
     assert "s3cret" not in str(refused.value)

@@ -131,8 +131,8 @@ def subject_of(
     if not is_utf8(subject):
         # An Avro schema with such a name has been refused.
         raise ConfigException(
-            f"the subject of column {column} would be {subject!r}, which has half of a surrogate "
-            f"pair: correct the title in {column}Schema, or set {column}Subject"
+            f"the subject of column {column} would be {subject!r}, which has an unpaired "
+            f"surrogate: correct the title in {column}Schema, or set {column}Subject"
         )
     return subject
 

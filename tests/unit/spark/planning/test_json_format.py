@@ -193,7 +193,7 @@ def test_a_title_with_half_of_a_surrogate_pair_names_no_subject(server: Registry
     with pytest.raises(ConfigException) as refused:
         asked(server, rows(), **options)
     assert str(refused.value) == (
-        r"the subject of column value would be '\ud800', which has half of a surrogate pair: "
+        r"the subject of column value would be '\ud800', which has an unpaired surrogate: "
         "correct the title in valueSchema, or set valueSubject"
     )
     assert server.asked() == []

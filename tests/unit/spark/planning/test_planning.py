@@ -217,7 +217,7 @@ OWN = ["topic.config.retention.ms", *_OWN.values()]
 
 @pytest.mark.parametrize("name", [name for name in OWN if name != "unknownOptions"])
 def test_text_with_half_of_a_surrogate_pair_is_refused_and_not_shown(name: str) -> None:
-    said = f"^option {name} cannot be encoded as UTF-8, because it has half of a surrogate pair"
+    said = f"^option {name} cannot be encoded as UTF-8, because it has an unpaired surrogate"
     with pytest.raises(ConfigException, match=said) as refused:
         sink_options(NAMES | {name.lower(): "s3cret\ud800"})
     assert "s3cret" not in str(refused.value)
