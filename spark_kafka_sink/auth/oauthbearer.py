@@ -24,6 +24,8 @@ _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7E \t\r\n]+")
 _RESERVED: Final = "auth"
 _SEPARATOR: Final = "\x01"
+# By how much a session may be shorter than the life of its token, because the login takes time.
+_LONGEST_LOGIN_S: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +159,16 @@ def refresh_at(
     return max(proposed, now + window.min_period_s)
 
 
-def session_ended_with(token: OAuthBearerToken, begun_at: float, now: float) -> bool:
-    """Return whether a session that re-authenticates at `now` ends when its token expires.
+def ends_with_token(token: OAuthBearerToken, begun_at: float, lifetime_s: float) -> bool:
+    """Return whether a session ends when its token expires.
 
-    If not, `connections.max.reauth.ms` of the broker ends the session earlier. Sessions
-    re-authenticate at 85 % of their lifetime, or 2 s before their end. To allow for deviations,
-    `now` is compared with slightly earlier times.
+    If not, `connections.max.reauth.ms` of the broker ends the session earlier. begun_at: the time
+    at which the login began. lifetime_s: the lifetime of the session that the broker returned. It
+    is a little shorter than the life of the token, because the login takes time.
     """
     if token.expires_at is None or token.expires_at <= begun_at:
         return False
-    life_s = token.expires_at - begun_at
-    return now >= min(begun_at + 0.8 * life_s, token.expires_at - 2.5)
+    return lifetime_s >= token.expires_at - begun_at - _LONGEST_LOGIN_S
 
 
 class OAuthBearerExchange:

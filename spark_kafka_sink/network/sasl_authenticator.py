@@ -48,7 +48,8 @@ class Login:
     that the token has expired. hint: str(hint), if not empty, says what to do if a broker rejects
     the credentials. mechanism_option: the option that sets the mechanism, for error messages;
     mechanism: the value of this option if it is not the mechanism that brokers know, such as
-    AWS_MSK_IAM.
+    AWS_MSK_IAM. accepted: called after each login with the lifetime of the session in seconds, 0
+    for no limit.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -58,6 +59,7 @@ class Login:
     hint: object = ""
     mechanism_option: object = Option("sasl.mechanism")
     mechanism: str = ""
+    accepted: Callable[[float], None] | None = None
 
 
 class SaslAuthenticator:
@@ -190,6 +192,8 @@ class SaslAuthenticator:
         lifetime_s = (lifetime_ms or 0) / 1000
         self._renew_at = now + self._time_to_renew(lifetime_s)
         self._ends_at = now + lifetime_s
+        if self._login is not None and self._login.accepted is not None:
+            self._login.accepted(lifetime_s)
 
     def _time_to_renew(self, lifetime_s: float) -> float:
         """Return after how many seconds to re-authenticate (as SaslClientAuthenticator)."""

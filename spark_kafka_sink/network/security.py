@@ -42,7 +42,7 @@ from spark_kafka_sink.auth.mechanisms import (
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
-    session_ended_with,
+    ends_with_token,
     subject,
     token_facts,
 )
@@ -243,6 +243,7 @@ class _TokenLogin:
         self._shows_facts = shows_facts
         self._first = self._last = token()
         self._last_at = time.time()
+        self._ends_with_token = False
 
     def __str__(self) -> str:
         if not self._shows_facts:
@@ -268,13 +269,20 @@ class _TokenLogin:
             self._last = token
             return OAuthBearerExchange(token)
         is_renewal = first is None and token is self._last
-        if is_renewal and session_ended_with(token, self._last_at, now):
+        if is_renewal and self._ends_with_token:
             # A new session with the same token would end at the same time.
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
         source = self._source
         return OAuthBearerExchange(token, refused=source.refused, accepted=source.accepted)
+
+    def accepted(self, lifetime_s: float) -> None:
+        """Record whether the session that has begun ends when its token expires."""
+        token = self._last
+        self._ends_with_token = token is not None and ends_with_token(
+            token, self._last_at, lifetime_s
+        )
 
 
 class Security:
@@ -414,7 +422,9 @@ class Security:
         if self._oauth is not None:
             is_aws = isinstance(self._oauth, AwsTokens)
             tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=not is_aws)
-            login = Login(tokens.exchange, tokens, chance, hint=self._hint())
+            login = Login(
+                tokens.exchange, tokens, chance, hint=self._hint(), accepted=tokens.accepted
+            )
             is_sent = self._mechanism == OAUTHBEARER
             return login if is_sent else replace(login, mechanism=self._mechanism)
         if self._kerberos is not None:

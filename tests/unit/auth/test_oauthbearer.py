@@ -19,9 +19,9 @@ from spark_kafka_sink.auth.oauthbearer import (
     RefreshWindow,
     bearer_token,
     checked_extensions,
+    ends_with_token,
     jwt_claims,
     refresh_at,
-    session_ended_with,
     subject,
     token_facts,
 )
@@ -215,20 +215,23 @@ def test_a_token_that_is_over_is_renewed_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expires_at", "now", "expected"),
+    ("expires_at", "lifetime_s", "expected"),
     [
-        (1008.0, 1006.0, True),  # 2 s before the end
-        (1100.0, 1085.0, True),
-        (1060.0, 1004.5, False),  # a session of 5 s
-        (None, 1085.0, False),
-        (990.0, 1001.0, False),  # by another clock
+        (1008.0, 8.0, True),
+        (1100.0, 98.0, True),  # the login took 2 s
+        (1100.0, 95.0, False),  # a session that is nearly as long as the life of the token
+        (4300.0, 3000.0, False),
+        (1060.0, 5.0, False),
+        (1060.0, 0.0, False),  # no limit
+        (None, 85.0, False),
+        (990.0, 1.0, False),  # by another clock
     ],
 )
 def test_a_session_that_ends_with_its_token_is_told_from_one_that_is_shorter(
-    expires_at: float | None, now: float, *, expected: bool
+    expires_at: float | None, lifetime_s: float, *, expected: bool
 ) -> None:
     token = OAuthBearerToken("t", expires_at)
-    assert session_ended_with(token, 1000.0, now) is expected
+    assert ends_with_token(token, 1000.0, lifetime_s) is expected
 
 
 def test_a_rejection_does_not_show_the_token() -> None:

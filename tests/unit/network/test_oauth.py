@@ -922,16 +922,21 @@ def test_a_session_that_ends_with_its_token_waits_for_another_one(server: TokenS
     assert login is not None
     assert (found := login.exchange()) is not None
     assert found.first() == first
-    # The broker ends sessions sooner than the token: it is good for the next one, too.
-    assert (again := login.exchange()) is not None
-    assert again.first() == first
-    assert len(server.asked) == 1
-    woken = threading.Event()
-    made.wake = woken.set
-    later = time.time() + 28
+    # The brokers end sessions sooner than the token expires: the next one uses it, too, however
+    # late it begins.
+    assert login.accepted is not None
+    login.accepted(25.0)
+    later = time.time() + 24
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_kafka_sink.network.security.time.time", lambda: later)
-        assert login.exchange() is None
+        assert (again := login.exchange()) is not None
+    assert again.first() == first
+    assert len(server.asked) == 1
+    # The new session ends when the token expires.
+    login.accepted(6.0)
+    woken = threading.Event()
+    made.wake = woken.set
+    assert login.exchange() is None
     assert woken.wait(WAIT_S)
     assert (renewed := login.exchange()) is not None
     assert renewed.first() != first
