@@ -46,6 +46,17 @@ class LoginUser(Protocol):
         """Make the client look for a token again. The source calls this after each fetch."""
 
 
+class _Waiter:
+    """A call that waits for a token."""
+
+    def __init__(self) -> None:
+        self.fetched = threading.Event()
+
+    def wake(self) -> None:
+        """Let the call look for a token again."""
+        self.fetched.set()
+
+
 class TokenSource:
     """Fetches tokens and returns the current token; any thread may call it.
 
@@ -118,6 +129,36 @@ class TokenSource:
             elif self._thread is None:
                 self._start()  # an interrupt kept an earlier call from starting it
             return found
+
+    def wait_for_token(self, limit_s: float) -> OAuthBearerToken:
+        """Return a token that is valid for a while. Wait for it up to `limit_s` seconds.
+
+        If the refresh of the current token is due, wait for the next token. If that cannot be
+        fetched, return the current one while it is valid. Raise TokenException if there is no valid
+        token. After a failure, no call fetches a token before the pause that follows the failure.
+        """
+        end = self._clock() + limit_s
+        waiter = _Waiter()
+        self.attach(waiter)
+        try:
+            while True:
+                waiter.fetched.clear()
+                try:
+                    found = self.token()
+                except SaslAuthenticationException as error:
+                    raise TokenException(str(error), is_final=True) from None
+                with self._lock:
+                    now, failure = self._clock(), self._renewal.failure
+                    is_due = self._fetching_since is not None or now >= self._renewal.fetch_at
+                if found is not None and (now >= end or not is_due):
+                    return found
+                if failure is not None and not is_due:
+                    raise TokenException(self._described(failure))
+                if now >= end:
+                    raise TokenException(f"{self._name} returned no token within {limit_s:.0f} s")
+                waiter.fetched.wait(end - now)
+        finally:
+            self.detach(waiter)
 
     def problem(self) -> str:
         """Return why there is no token now; empty if there is one or the reason is unknown."""

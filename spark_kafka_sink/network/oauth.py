@@ -208,13 +208,14 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
-    def new_token(self) -> OAuthBearerToken:
-        """Return a token that is read or fetched now. This may take long.
+    def wait_for_token(self, limit_s: float) -> OAuthBearerToken:
+        """Return the token that is in the file now, or the token of the source.
 
-        Raise TokenException if there is none.
+        limit_s: how long to wait if the token is still being fetched, in seconds. Raise
+        TokenException if there is none.
         """
-        if self._shared is not None:
-            return self._fetch()
+        if self.source is not None:
+            return self.source.wait_for_token(limit_s)
         try:
             return self.file_token()
         except (ConfigException, SaslAuthenticationException) as error:

@@ -23,7 +23,12 @@ from spark_kafka_sink.auth.token_endpoint import (
 )
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import ConfigException, Option, name_options
+from spark_kafka_sink.errors import (
+    ConfigException,
+    Option,
+    SaslAuthenticationException,
+    name_options,
+)
 from spark_kafka_sink.logs import shown_value, warn_once
 from spark_kafka_sink.network.http import (
     HttpException,
@@ -68,6 +73,8 @@ _HEADERS: Final = {
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
 }
 _OF_BROKERS: Final = "kafka.".__add__
+# How long to wait for the OAuth token of the brokers, in seconds.
+_TOKEN_S: Final = 30.0
 # URLs may contain commas, also in a password. The next URL may be a reference.
 _BETWEEN_URLS: Final = re.compile(r",(?=\s*(?:https?://|\$\{|,|$))", re.IGNORECASE)
 _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
@@ -239,9 +246,10 @@ class _Connection:
         given = self._text(name)
         if given is None or given.upper() in sources:
             return None if given is None else given.upper()
-        raise ConfigException(
-            f"option {name} is {shown_value(given)}: expected {', '.join(sources)}"
-        )
+        # A reference may name the wrong variable, whose value may be a secret.
+        written = self._given[name]
+        shown = repr(written) if self._values.has_reference(written) else shown_value(given)
+        raise ConfigException(f"option {name} is {shown}: expected {', '.join(sources)}")
 
     def _basic(self) -> str | None:
         """Return ``user:password`` if options basic.auth.* choose them, else None."""
@@ -330,13 +338,20 @@ class _Connection:
         return fetched
 
     def _inherited_token(self) -> Callable[[], str]:
-        """Return a function that gets a token by the OAuth options for the brokers."""
-        with name_options(_OF_BROKERS):
-            oauth = OAuth(self._config, self._values)
+        """Return a function that gets a token by the OAuth options for the brokers.
+
+        It is the token that all clients of the brokers use in this process.
+        """
+        try:
+            with name_options(_OF_BROKERS):
+                oauth = OAuth(self._config, self._values)
+        except SaslAuthenticationException as error:
+            # A file has no valid token. It may be a file that is being written.
+            raise ConfigException(str(error)) from None
 
         def fetch() -> str:
             with name_options(_OF_BROKERS):
-                return oauth.new_token().value
+                return oauth.wait_for_token(_TOKEN_S).value
 
         return fetch
 

@@ -1431,6 +1431,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set the options of one way to authenticate, and use https.",
             places=(
                 "schema_registry/registry_connection.py:_Connection._url",
+                "schema_registry/registry_connection.py:_Connection._inherited_token",
                 "schema_registry/registry_connection.py:_Connection._headers",
                 "schema_registry/registry_connection.py:_Connection._check_encryption",
                 "schema_registry/registry_connection.py:_Connection._source",

@@ -386,6 +386,19 @@ def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> 
     assert len(broker.connection.closed().held) == 1
 
 
+def test_a_login_is_given_the_lifetime_of_each_session() -> None:
+    lifetimes: list[float] = []
+    broker = Broker(replace(by_token(), is_token=False, accepted=lifetimes.append))
+    broker.let_in(lifetime_ms=10_000)
+    broker.now = 9.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+    broker.answer(handshake())
+    broker.look()
+    broker.answer(token(lifetime_ms=0))
+    assert lifetimes == [10.0, 0.0]
+
+
 def test_a_broker_that_does_not_say_how_long_a_session_is_takes_a_delegation_token() -> None:
     broker = Broker(by_token())
     broker.shake_hands(TOKEN)

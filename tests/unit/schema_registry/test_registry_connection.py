@@ -251,9 +251,13 @@ def test_a_token_comes_from_where_tokens_for_the_brokers_come_from(
             "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
             "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
         }
-        client = client_of(server.url, kafka, source)
-        assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
+        # All clients of a process share a token.
+        for _ in range(2):
+            client = client_of(server.url, kafka, source)
+            assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
+        assert len(issuer.asked) == 1
         issuer.answer = lambda asked: Answer(400, {"error": "invalid_scope"})
+        kafka["sasl.oauthbearer.scope"] = "another"
         with pytest.raises(RestClientException, match=r"it answered 400 \(invalid_scope\)"):
             client_of(server.url, kafka, source).latest("t")
 
@@ -287,6 +291,8 @@ WRONG = {
     "empty user in the URL": ({"basic_auth_credentials_source": "URL", "url": "https://@h"}, "basic.auth.credentials.source is URL, but schema.registry.url has no user"),
     "nothing to inherit": ({"basic_auth_credentials_source": "SASL_INHERIT"}, "the options of the brokers have no user and password"),
     "source": ({"basic_auth_credentials_source": "FILE"}, "option basic.auth.credentials.source is 'FILE': expected URL, USER_INFO, SASL_INHERIT"),
+    "another variable": ({"basic_auth_credentials_source": "${env:PYKAFKA_SECRET}"}, "option basic.auth.credentials.source is '${env:PYKAFKA_SECRET}': expected URL"),
+    "another variable as a token": ({"bearer_auth_credentials_source": "${env:PYKAFKA_SECRET}"}, "option bearer.auth.credentials.source is '${env:PYKAFKA_SECRET}': expected STATIC_TOKEN"),
     "ignored info": ({"basic_auth_credentials_source": "URL", "basic_auth_user_info": "u:s3cret"}, "basic.auth.credentials.source is URL, not USER_INFO"),
     "both": ({"basic_auth_user_info": "u:s3cret", "bearer_auth_token": "s3cret"}, "bearer.auth.* are set: expected one of them"),
     "both with a user": ({"url": "http://u:s3cret@localhost", "bearer_auth_token": "s3cret"}, "bearer.auth.* are set: expected one of them"),
@@ -310,6 +316,7 @@ def test_what_is_wrong_is_refused_without_a_call(
 ) -> None:
     options, words = WRONG[name]
     monkeypatch.setenv("PYKAFKA_12", "12")
+    monkeypatch.setenv("PYKAFKA_SECRET", "u:s3cret")
     said = refusal(**options)
     assert words in said
     assert "s3cret" not in said

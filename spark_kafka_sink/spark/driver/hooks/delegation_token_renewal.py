@@ -87,11 +87,12 @@ def _run(given: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
         while not is_over(wait_s):
             try:
                 wait_s = renew_for_write(options, wait_s)
-            except KafkaException as error:
+            except Exception as error:  # noqa: BLE001 - such as an OSError of the driver's folder
                 wait_s = _RETRY_S
+                why = error if isinstance(error, KafkaException) else type(error).__name__
                 with safe_logging():
                     logger.warning(
-                        "the delegation token of a running write cannot be renewed now: %s", error
+                        "the delegation token of a running write cannot be renewed now: %s", why
                     )
         forget_write(options)
     except Exception as error:  # noqa: BLE001 - the write goes on, and says what is wrong with it

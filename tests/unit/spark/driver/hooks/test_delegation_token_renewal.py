@@ -40,11 +40,11 @@ EXACTLY_ONCE = {"exactlyonce": "true", "txnappid": "app", "txnversion": "3"}
 
 
 class Renewals:
-    """The calls of the thread; failures: how many of them fail."""
+    """The calls of the thread; failures: what the first ones raise."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[str] = SimpleQueue()
-        self.failures = 0
+        self.failures: list[Exception] = []
 
     def renew(self, options: SinkOptions, waited_s: float) -> float:
         """Renew."""
@@ -52,9 +52,7 @@ class Renewals:
         assert options.producer.sasl_username == "alice"
         self.calls.put("renew")
         if self.failures:
-            self.failures -= 1
-            message = "the brokers are away"
-            raise TimeoutException(message)
+            raise self.failures.pop(0)
         return NO_WAIT_S
 
     def forget(self, _: SinkOptions) -> None:
@@ -118,14 +116,13 @@ def test_the_token_of_a_query_is_renewed_while_it_is_active(renewals: Renewals) 
 def test_a_renewal_that_fails_is_tried_again_and_told(
     renewals: Renewals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    renewals.failures = 1
+    renewals.failures = [TimeoutException("the brokers are away"), OSError("hunter2")]
     with caplog.at_level(logging.WARNING), renewing_token(GIVEN, WRITER):
-        renewals.wait_for("renew")
-        renewals.wait_for("renew")
+        for _ in range(3):
+            renewals.wait_for("renew")
     renewals.wait_for("forget")
-    assert caplog.messages == [
-        "the delegation token of a running write cannot be renewed now: the brokers are away"
-    ]
+    said = "the delegation token of a running write cannot be renewed now: "
+    assert caplog.messages == [f"{said}the brokers are away", f"{said}OSError"]
 
 
 @pytest.mark.parametrize("value", [None, "false"])
