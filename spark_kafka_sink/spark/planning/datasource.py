@@ -174,12 +174,14 @@ class KafkaDataSource(DataSource):
     ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
         """Plan a micro-batch, and return its writer.
 
-        A pickled copy of this source plans nothing and does not check the brokers: its writer only
-        commits or aborts a micro-batch. overwrite is True in output mode complete: as in Spark's
-        own sink, every result is appended again. Raise the exceptions of `writer`.
+        A pickled copy of this source plans nothing, checks no brokers and reads no schema file: its
+        writer only commits or aborts a micro-batch whose rows were written. overwrite is True in
+        output mode complete: as in Spark's own sink, every result is appended again. Raise the
+        exceptions of `writer`.
         """
         freeze_imports()
-        options = self._traced_stream(self.check_stream(schema))
+        checked = self.check_stream(schema, reads_files=not self._is_copy)
+        options = self._traced_stream(checked)
         if self._is_copy:
             # A copy does not ask the schema registry, so its writer must not get the credentials.
             options = replace(options, registry=None)

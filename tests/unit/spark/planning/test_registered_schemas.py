@@ -681,6 +681,35 @@ def test_a_writer_that_only_commits_has_neither_url_nor_secret() -> None:
         assert not any(secret in found for secret in (b"s3cret", b"registry.invalid"))
 
 
+@pytest.mark.parametrize("exactly_once", ["false", "true"])
+@pytest.mark.parametrize("url", ["", "http://registry.invalid"])
+def test_a_writer_that_only_commits_reads_no_schema(
+    url: str, exactly_once: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text(HAND_MADE)
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "valueSchema": str(file),
+        "exactlyOnce": exactly_once,
+        "checkpointLocation": "/checkpoints/c",
+        **({"schema.registry.url": url} if url else {}),
+    }
+    planned = KafkaDataSource(given)
+    copy = pickle.loads(pickle.dumps(planned))
+    for change in (lambda: file.write_text('"long"'), lambda: file.write_text("{"), file.unlink):
+        change()
+        # A check before the rows fails, and the commit of rows that are in Kafka does not.
+        with pytest.raises((ConfigException, DataException)):
+            planned.check_stream(rows())
+        writer = copy.streamWriter(rows(), overwrite=False)
+        writer.abort([], 7)
+        if exactly_once == "false":
+            writer.commit([], 7)
+
+
 # -- streams --------------------------------------------------------------------------------------
 
 
