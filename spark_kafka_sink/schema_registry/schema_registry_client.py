@@ -170,9 +170,10 @@ class SchemaRegistryClient:
     def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema references, directly or through other schemas.
 
-        Each schema comes after the schemas that it references itself. If several references have
-        the same name, only the first one counts, as in Confluent's clients for Java. Raise
-        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
+        Each schema comes after the schemas that it references itself. It is there several times if
+        references with different names are to it. If several references have the same name, only
+        the first one counts, as in Confluent's clients for Java. Raise DataException if the
+        registry lacks one of the schemas, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
         self._add_referenced(schema, found, set(), set())
@@ -186,12 +187,10 @@ class SchemaRegistryClient:
         places: set[tuple[str, int]],
     ) -> None:
         for reference in schema.references:
-            place = (reference.subject, reference.version)
-            if reference.name in names or place in places:
+            if reference.name in names:
                 continue
+            place, where = (reference.subject, reference.version), str(reference)
             names.add(reference.name)
-            places.add(place)
-            where = str(reference)
             if len(names) > _MOST_REFERENCED:
                 message = (
                     f"the schema references more than {_MOST_REFERENCED} schemas: {where} is one "
@@ -205,7 +204,9 @@ class SchemaRegistryClient:
                     f"{where}: register it"
                 )
                 raise DataException(message)
-            self._add_referenced(there.schema, found, names, places)
+            if place not in places:
+                places.add(place)
+                self._add_referenced(there.schema, found, names, places)
             found[reference] = there.schema
 
     # -- requests ---------------------------------------------------------------------------------

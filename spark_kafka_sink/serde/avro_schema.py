@@ -146,22 +146,28 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 
 
 class ReferencedSchema(NamedTuple):
-    """A schema that defines names for another one. where: where it is, for error messages."""
+    """A schema that another one references.
+
+    where: where it is, for error messages. name: the name of the reference, which is the URI of a
+    JSON Schema. Avro has its own names in the schema.
+    """
 
     text: str
     where: str
+    name: str = ""
 
 
 def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
 
     referenced: schemas that define names which the schema uses. Each comes after the schemas that
-    it uses itself.
+    it uses itself. A schema counts once, even if several references are to it.
     """
     parser = _Parser()
+    texts = {each.where: each.text for each in referenced}
     try:
-        for each in referenced:
-            parser.parse(_loaded(each.text), "", each.where)
+        for where, used in texts.items():
+            parser.parse(_loaded(used), "", where)
         return parser.parse(_loaded(text), "", _ROOT)
     except RecursionError:
         raise DataException("the Avro schema is nested too deeply") from None

@@ -2,10 +2,10 @@
 
 The schema is for the JSON that Spark's ``to_json`` writes for the column. Only the keywords that
 the type of a column can break are compared: ``type``, ``properties``, ``required``,
-``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, local ``$ref``, and the
-``format`` of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about
-values, and only readers check them. If a keyword's meaning depends on the draft, the meaning that
-accepts more rows counts.
+``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, ``$ref``, and the ``format``
+of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about values, and only
+readers check them. If a keyword's meaning depends on the draft, the meaning that accepts more rows
+counts.
 
 Some types fit a schema only if each row keeps a rule. For example, a column may be nullable
 although its property is required: Spark's columns are nullable unless Spark knows that they are
@@ -15,11 +15,11 @@ not. Then each row must have a value. `fit_json` returns such rules, and tasks c
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from spark_kafka_sink.errors import DataException
@@ -30,14 +30,9 @@ from spark_kafka_sink.serde.column_types import (
     check_distinct_fields,
     near_name,
 )
-
-# A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
-JsonSchema: TypeAlias = Mapping[str, Any] | bool
+from spark_kafka_sink.serde.json_references import JsonDocument, JsonReferences, JsonSchema
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-# The beginning of $schema since draft 2019-09. In older drafts, all keywords beside a $ref are
-# ignored.
-_NEW_DIALECTS: Final = "https://json-schema.org/draft/20"
 _LONGEST_SHOWN: Final = 60
 _NULL: Final = ColumnType(Kind.NULL, "null")
 
@@ -193,15 +188,22 @@ def _shown(text: str) -> str:
 # -- comparing ------------------------------------------------------------------------------------
 
 
-def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
+def fit_json(
+    column: ColumnType,
+    schema: JsonSchema,
+    path: str,
+    referenced: Mapping[str, JsonSchema] = MappingProxyType({}),
+) -> JsonPlan:
     """Compare the type of a column with a schema. Return the rules that its rows have to keep.
 
-    path: the name of the column, for error messages. Raise DataException if the type does not fit
-    the schema.
+    path: the name of the column, for error messages. referenced: the schemas that the schema and
+    these schemas reference, by the name of the reference. Raise DataException if the type does not
+    fit the schema.
     """
     _check_types(column, path)
+    references = JsonReferences(schema, referenced)
     try:
-        rules = tuple(_Fitter(schema).fit(column, schema, path, ()))
+        rules = tuple(_Fitter(references, references.root).fit(column, schema, path, ()))
     except RecursionError:
         message = f"column {path}: the JSON Schema is nested too deeply, or refers to itself"
         raise DataException(message) from None
@@ -257,12 +259,14 @@ def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
 
 
 class _Fitter:
-    """Compares a column, and what is in it, with one schema. Each keyword is compared alone."""
+    """Compares a column, and what is in it, with one schema. Each keyword is compared alone.
 
-    def __init__(self, root: JsonSchema) -> None:
-        self._root = root
-        dialect = root.get("$schema") if isinstance(root, Mapping) else None
-        self._is_new = isinstance(dialect, str) and dialect.startswith(_NEW_DIALECTS)
+    document: the document that has the schema.
+    """
+
+    def __init__(self, references: JsonReferences, document: JsonDocument) -> None:
+        self._references = references
+        self._document = document
 
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
@@ -276,11 +280,13 @@ class _Fitter:
         if not isinstance(schema, Mapping):
             return []
         rules: list[JsonRule] = []
-        target = self._target(schema)
-        if target is not None:
-            rules += self.fit(column, target, path, steps)
-        if isinstance(schema.get("$ref"), str) and not self._is_new:
-            return rules
+        if isinstance(schema.get("$ref"), str):
+            target = self._target(schema["$ref"])
+            if target is not None:
+                document, part = target
+                rules += _Fitter(self._references, document).fit(column, part, path, steps)
+            if not self._document.has_new_dialect:
+                return rules
         self._check_type(column, schema, path)
         for each in _schemas(schema, "allOf"):
             rules += self.fit(column, each, path, steps)
@@ -305,28 +311,13 @@ class _Fitter:
             return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
         return []
 
-    def _target(self, schema: Mapping[str, Any]) -> JsonSchema | None:
-        """Return the schema to which ``$ref`` refers.
-
-        Return None if there is no ``$ref``, or if it refers to another document or to an anchor.
-        """
-        name = schema.get("$ref")
-        if not isinstance(name, str) or not name.startswith("#"):
-            return None
-        pointer = _percent_decoded(name[1:])
-        if pointer and not pointer.startswith("/"):
-            return None
-        found: Any = self._root
-        for part in pointer.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found:
-                found = found[key]
-            else:
-                message = f"a $ref refers to {name!r}, which is not in the JSON Schema"
-                raise _Misfit(message, is_of_every_row=False)
-        return found if isinstance(found, Mapping | bool) else None
+    def _target(self, name: str) -> tuple[JsonDocument, JsonSchema] | None:
+        """Return the schema to which ``$ref`` refers, and its document; see `JsonReferences`."""
+        try:
+            return self._references.find(name, self._document)
+        except LookupError:
+            message = f"a $ref refers to {name!r}, which is not in the JSON Schema"
+            raise _Misfit(message, is_of_every_row=False) from None
 
     def _check_type(self, column: ColumnType, schema: Mapping[str, Any], path: str) -> None:
         accepted = schema.get("type")
@@ -448,13 +439,6 @@ class _Fitter:
         except _Misfit:
             return False
         return True
-
-
-def _percent_decoded(text: str) -> str:
-    def decoded(escapes: re.Match[str]) -> str:
-        return bytes.fromhex(escapes[0].replace("%", "")).decode(errors="replace")
-
-    return re.sub(r"(?:%[0-9A-Fa-f]{2})+", decoded, text)
 
 
 def _is_of_type(column: ColumnType, accepted: object) -> bool:

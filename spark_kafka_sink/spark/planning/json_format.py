@@ -17,10 +17,10 @@ from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
+from spark_kafka_sink.serde.json_references import JsonSchema
 from spark_kafka_sink.serde.json_schema import (
     JSON_TYPES,
     JsonPlan,
-    JsonSchema,
     derive_json_schema,
     fit_json,
     parse_json_schema,
@@ -52,7 +52,6 @@ class JsonFormat:
     """JSON with a schema registry, for one column; see `SchemaFormat`."""
 
     schema_type = JSON
-    needs_referenced = False  # only readers resolve a $ref to another document
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         """Raise DataException unless `to_kafka` made the column, or it has strings or bytes."""
@@ -70,6 +69,8 @@ class JsonFormat:
         self._type_number = None if marked is None else type_number(marked)
         self._options = options
         self.is_in_file = is_schema_in_file(column.name, options)
+        # Strings and bytes are not compared with a schema.
+        self.needs_referenced = marked is not None
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set.
@@ -124,14 +125,13 @@ class JsonFormat:
         return f"set recordName, or set {self._name}Schema to a schema with a title"
 
     def encoding(
-        self,
-        text: str,
-        referenced: Sequence[ReferencedSchema] = (),  # noqa: ARG002 - see needs_referenced
-        schema_id: int | None = None,
+        self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""
-        schema = self._parsed(text)
-        plan = JsonPlan() if self._kind is None else fit_json(self._kind, schema, self._name)
+        schema, plan = self._parsed(text), JsonPlan()
+        if self._kind is not None:
+            documents = {each.name: _parsed_referenced(each) for each in referenced}
+            plan = fit_json(self._kind, schema, self._name, documents)
         prefix = b"" if schema_id is None else schema_id_prefix(schema_id)
         return ColumnEncoding(self._name, plan, prefix, type_number=self._type_number)
 
@@ -140,6 +140,13 @@ class JsonFormat:
             return parse_json_schema(text)
         except DataException as error:
             raise invalid_schema(self._name, self._options, _WHAT, error) from None
+
+
+def _parsed_referenced(referenced: ReferencedSchema) -> JsonSchema:
+    try:
+        return parse_json_schema(referenced.text)
+    except DataException as error:
+        raise DataException(f"{referenced.where}: {error.message}") from None
 
 
 def _has_keyword(schema: JsonSchema) -> bool:

@@ -142,8 +142,8 @@ def _of_parts(parts: object) -> KeptSchema:
 
 def _referenced_schema(parts: object) -> ReferencedSchema:
     match parts:
-        case [str(text), str(where)]:
-            return ReferencedSchema(text, where)
+        case [str(text), str(where), str(name)]:
+            return ReferencedSchema(text, where, name)
     raise ValueError(parts)
 
 

@@ -44,9 +44,9 @@ class RulesException(Exception):
 class SchemaFormat(Protocol):
     """One column, and the format in which it is written.
 
-    schema_type: the format's name in registries: AVRO or JSON. needs_referenced: whether tasks
-    cannot encode a column without the schemas that its schema references. is_in_file: whether the
-    option keySchema or valueSchema is the path of a file.
+    schema_type: the format's name in registries: AVRO or JSON. needs_referenced: whether `encoding`
+    needs the schemas that the schema of the column references. is_in_file: whether the option
+    keySchema or valueSchema is the path of a file.
     """
 
     schema_type: str
@@ -263,7 +263,10 @@ def _referenced(
     if not schema_format.needs_referenced:
         return ()
     found = client.referenced(schema)
-    return tuple(ReferencedSchema(each.text, str(where)) for where, each in found.items())
+    return tuple(
+        ReferencedSchema(each.text, str(reference), reference.name)
+        for reference, each in found.items()
+    )
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:

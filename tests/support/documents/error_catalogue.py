@@ -1288,12 +1288,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/json_schema.py:fit_json",
                 "serde/json_schema.py:_Fitter._target",
                 "spark/planning/json_format.py:JsonFormat.given",
+                "spark/planning/json_format.py:_parsed_referenced",
             ),
             tests=(
                 "unit/spark/planning/test_json_format.py::test_a_file_that_may_be_no_schema_is_neither_shown_nor_registered",
                 "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
                 "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
                 "unit/spark/planning/test_json_format.py::test_a_given_schema_and_an_id_are_compared",
+                "unit/spark/planning/test_json_format.py::test_a_referenced_schema_that_is_none_is_named",
             ),
         ),
         Entry(

@@ -217,6 +217,15 @@ def test_referenced_schemas_come_before_those_that_use_them(
         server.add("t", '"t"', references=references)
         found = client.referenced(client.latest("t").schema)  # type: ignore[union-attr]
         assert [each.text for each in found.values()] == expected
+    # A JSON Schema may refer to one schema by two names, and each version is requested once.
+    server.asked()
+    server.add("two", '"t"', references=[*uses("id.json", "ids"), *uses("/id.json", "ids")])
+    found = client.referenced(client.latest("two").schema)  # type: ignore[union-attr]
+    assert [(each.name, found[each].text) for each in found] == [
+        ("id.json", '"id"'),
+        ("/id.json", '"id"'),
+    ]
+    assert server.asked() == ["GET /subjects/two/versions/latest"]
     server.add("lost", '"t"', references=uses("Gone", "nowhere"))
     with pytest.raises(DataException, match="references Gone, but the schema registry has no vers"):
         client.referenced(client.version("lost", 1).schema)  # type: ignore[union-attr]

@@ -386,6 +386,10 @@ def test_a_name_may_be_one_without_a_namespace_as_in_java() -> None:
     parsed = parse_schema(text, [known])
     assert isinstance(parsed, Record)
     assert parsed.fields[0].type == Fixed("Id", 4)
+    # Two references may be to one schema.
+    again = parse_schema(text, [known, known._replace(name="Other")])
+    assert isinstance(again, Record)
+    assert again.fields[0].type == Fixed("Id", 4)
     # A name of the own namespace comes first.
     near = ReferencedSchema(json.dumps({**fixed, "namespace": "com.a", "size": 8}), "subject near")
     parsed = parse_schema(text, [known, near])

@@ -112,15 +112,65 @@ def test_a_given_schema_and_an_id_are_compared(server: RegistryServer) -> None:
         checked(rows(), schema_registry_url=server.url, valueSchema="[1]")
 
 
-def test_references_are_registered_and_not_resolved(server: RegistryServer) -> None:
-    uses = [{"name": "name.json", "subject": "names", "version": 1}]
-    schema = {**HAND_MADE, "properties": {"id": {}, "name": {"$ref": "name.json"}}}
-    more = {"valueSchema": json.dumps(schema), "valueReferences": json.dumps(uses)}
-    assert asked(server, rows(), **more) == [encoding(schema, 1)]
-    assert server.schemas[1]["references"] == uses
-    # Only readers need the other schema, so the next write does not ask for it either.
-    assert asked(server, rows()) == [encoding(schema, 1)]
-    assert server.asked() == [REGISTER, LATEST]
+USES_NAME = [{"name": "name.json", "subject": "names", "version": 1}]
+WITH_NAME = {**HAND_MADE, "properties": {"id": {}, "name": {"$ref": "name.json#/$defs/text"}}}
+NAME = "GET /subjects/names/versions/1"
+
+
+def test_references_are_registered_and_compared(server: RegistryServer) -> None:
+    text = {"$defs": {"text": {"$ref": "#/$defs/own"}, "own": {"type": "string"}}}
+    server.add("names", text, schemaType="JSON")
+    more = {"valueSchema": json.dumps(WITH_NAME), "valueReferences": json.dumps(USES_NAME)}
+    assert asked(server, rows(), **more) == [encoding(WITH_NAME, 2)]
+    assert server.schemas[2]["references"] == USES_NAME
+    assert asked(server, rows()) == [encoding(WITH_NAME, 2)]
+    assert asked(server, rows(), use_schema_id="2") == [encoding(WITH_NAME, 2)]
+    assert server.asked() == [NAME, REGISTER, LATEST, NAME, "GET /schemas/ids/2", NAME]
+    # Strings that are JSON already are not compared, so the reference is not needed.
+    asked(server, rows(None), valueFormat="json_sr", **more)
+    assert server.asked() == [REGISTER]
+
+
+@pytest.mark.parametrize("choice", ["given", "latest", "id"])
+def test_a_column_that_does_not_fit_a_referenced_schema_is_refused(
+    choice: str, server: RegistryServer
+) -> None:
+    server.add("names", {"$defs": {"text": {"type": "integer"}}}, schemaType="JSON")
+    more = {"valueSchema": json.dumps(WITH_NAME), "valueReferences": json.dumps(USES_NAME)}
+    if choice != "given":
+        server.add("t-value", WITH_NAME, schemaType="JSON", references=USES_NAME)
+        more = {"use_schema_id": "2"} if choice == "id" else {}
+    with pytest.raises(DataException) as refused:
+        asked(server, rows(), **more)
+    assert str(refused.value) == (
+        "column value.name is of type string, which to_json writes as string: the JSON Schema "
+        "expects integer; convert the column, or change the schema"
+    )
+    assert REGISTER not in server.asked()
+
+
+def test_the_references_of_a_stream_are_kept(server: RegistryServer) -> None:
+    server.add("names", {"$defs": {"text": {"type": "string"}}}, schemaType="JSON")
+    server.add("t-value", WITH_NAME, schemaType="JSON", references=USES_NAME)
+    found = checked(rows(), schema_registry_url=server.url)
+    for _ in range(2):
+        with_registered_encodings(found, rows(), may_remember=True)
+    assert server.asked() == [LATEST, NAME]
+    # The types of the stream change.
+    wrong = T.StructType().add("id", T.LongType()).add("name", T.LongType())
+    found = checked(rows(wrong), schema_registry_url=server.url)
+    with pytest.raises(DataException, match=r"column value\.name is of type bigint"):
+        with_registered_encodings(found, rows(wrong), may_remember=True)
+
+
+def test_a_referenced_schema_that_is_none_is_named(server: RegistryServer) -> None:
+    server.add("names", "[1]", schemaType="JSON")
+    server.add("t-value", WITH_NAME, schemaType="JSON", references=USES_NAME)
+    with pytest.raises(DataException) as refused:
+        asked(server, rows())
+    assert str(refused.value) == (
+        "version 1 of subject 'names': a JSON Schema is expected to be an object, found '[1]'"
+    )
 
 
 def test_other_strings_and_bytes_need_a_schema_that_is_not_compared(
