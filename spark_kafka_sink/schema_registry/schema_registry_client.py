@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +34,8 @@ from spark_kafka_sink.schema_registry.schemas import (
     RegisteredSchema,
     Schema,
     SchemaReference,
+    context_of,
+    in_context_of,
 )
 
 if TYPE_CHECKING:
@@ -162,33 +165,43 @@ class SchemaRegistryClient:
             self._versions[subject, version] = found
         return found
 
-    def schema_of_id(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema with an id, None if no schema has this id."""
-        what = f"get the schema with id {schema_id}"
-        return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
+    def schema_of_id(self, schema_id: int, subject: str = "") -> RegisteredSchema | None:
+        """Return the schema with an id, None if no schema has this id.
 
-    def referenced(self, schema: Schema) -> dict[SchemaReference, Schema]:
+        subject: a subject in the context that has the id; empty for the default context.
+        """
+        what = f"get the schema with id {schema_id}"
+        path = f"/schemas/ids/{schema_id}"
+        if context_of(subject):
+            what += f" in the context of subject {subject!r}"
+            path += f"?subject={path_encoded(subject)}"
+        return self._found("GET", path, what, schema_id=schema_id)
+
+    def referenced(self, schema: Schema, subject: str = "") -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema references, directly or through other schemas.
 
         Each schema comes after the schemas that it references itself. It is there several times if
         references with different names are to it. If several references have the same name, only
-        the first one counts, as in Confluent's clients for Java. Raise DataException if the
-        registry lacks one of the schemas, or if there are more than a hundred.
+        the first one counts, as in Confluent's clients for Java. subject: a subject that has the
+        schema. References without a context are to its context, as in these clients. Raise
+        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
-        self._add_referenced(schema, found, set(), set())
+        self._add_referenced(schema, subject, found, set(), set())
         return found
 
     def _add_referenced(
         self,
         schema: Schema,
+        subject: str,
         found: dict[SchemaReference, Schema],
         names: set[str],
         places: set[tuple[str, int]],
     ) -> None:
-        for reference in schema.references:
-            if reference.name in names:
+        for each in schema.references:
+            if each.name in names:
                 continue
+            reference = replace(each, subject=in_context_of(subject, each.subject))
             place, where = (reference.subject, reference.version), str(reference)
             names.add(reference.name)
             if len(names) > _MOST_REFERENCED:
@@ -206,7 +219,7 @@ class SchemaRegistryClient:
                 raise DataException(message)
             if place not in places:
                 places.add(place)
-                self._add_referenced(there.schema, found, names, places)
+                self._add_referenced(there.schema, reference.subject, found, names, places)
             found[reference] = there.schema
 
     # -- requests ---------------------------------------------------------------------------------

@@ -9,6 +9,26 @@ AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 
 
+# Each context of a registry has ids and subjects of its own. ":.sales:orders-value" is the subject
+# orders-value of the context ".sales". The context "." is the default.
+_CONTEXT_PREFIX: Final = ":."
+_DEFAULT_CONTEXT: Final = "."
+
+
+def context_of(subject: str) -> str:
+    """Return the context that a subject names, empty if it names none or the default one."""
+    if not subject.startswith(_CONTEXT_PREFIX):
+        return ""
+    context = subject[1:].partition(":")[0]
+    return "" if context == _DEFAULT_CONTEXT else context
+
+
+def in_context_of(subject: str, other: str) -> str:
+    """Return another subject with the context of a subject, unless it has a context itself."""
+    context = context_of(subject)
+    return f":{context}:{other}" if context and not other.startswith(_CONTEXT_PREFIX) else other
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
     """A reference from one schema to another.

@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.model import is_utf8
-from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema, SchemaReference
+from spark_kafka_sink.schema_registry.schemas import (
+    RegisteredSchema,
+    Schema,
+    SchemaReference,
+    context_of,
+)
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
 from spark_kafka_sink.spark.formats import ColumnEncoding
@@ -152,12 +157,17 @@ def choose_schema(
     """
     given = schema_format.given()
     if settings.schema_id is not None:
-        found = client.schema_of_id(settings.schema_id)
+        # The subject is not needed, and may not be known: it may only name the context of the id.
+        subject = settings.subject_of(column) or ""
+        found = client.schema_of_id(settings.schema_id, subject)
         if found is None:
-            message = f"option {_ID} is {settings.schema_id}: the registry has no such schema"
+            where = f" in the context of {column}Subject {subject!r}" if context_of(subject) else ""
+            message = (
+                f"option {_ID} is {settings.schema_id}: the registry has no such schema{where}"
+            )
             raise ConfigException(message)
         what = f"the schema with id {settings.schema_id}"
-        return _accepted(client, found, what, schema_format)
+        return _accepted(client, found, what, subject, schema_format)
     subject = subject_of(settings, column, topic, schema_format)
     if given is not None:
         schema = Schema(given, schema_format.schema_type, schema_format.given_references())
@@ -165,7 +175,7 @@ def choose_schema(
     latest = client.latest(subject)
     if latest is not None:
         what = f"the latest version of subject {subject!r}"
-        return _accepted(client, latest, what, schema_format)
+        return _accepted(client, latest, what, subject, schema_format)
     if settings.use_latest:
         raise _no_latest(subject, settings, column, schema_format)
     derived = schema_format.derived()
@@ -201,7 +211,7 @@ def _written(
     If auto.register.schemas is true, the schema still has to be registered. If it is false, look
     the schema up in the registry, and return it with its id.
     """
-    referenced = _referenced(client, schema, schema_format)
+    referenced = _referenced(client, schema, subject, schema_format)
     if settings.auto_register:
         return ChosenSchema(schema.text, None, referenced, subject, schema.references)
     found = client.lookup(subject, schema, normalize=settings.normalize)
@@ -241,14 +251,22 @@ def _not_registered(subject: str, what: str) -> ConfigException:
 
 
 def _accepted(
-    client: SchemaRegistryClient, found: RegisteredSchema, what: str, schema_format: SchemaFormat
+    client: SchemaRegistryClient,
+    found: RegisteredSchema,
+    what: str,
+    subject: str,
+    schema_format: SchemaFormat,
 ) -> ChosenSchema:
+    """Return a schema that the registry has, if the column fits it.
+
+    what: the schema, for error messages. subject: as in `SchemaRegistryClient.referenced`.
+    """
     kind = schema_format.schema_type
     if found.schema.schema_type != kind:
         message = f"{what} is of type {found.schema.schema_type}: expected {kind}"
         raise DataException(message)
     _check_rules(found, what)
-    referenced = _referenced(client, found.schema, schema_format)
+    referenced = _referenced(client, found.schema, subject, schema_format)
     try:
         schema_format.encoding(found.schema.text, referenced, found.schema_id)
     except ConfigException as error:
@@ -257,12 +275,12 @@ def _accepted(
 
 
 def _referenced(
-    client: SchemaRegistryClient, schema: Schema, schema_format: SchemaFormat
+    client: SchemaRegistryClient, schema: Schema, subject: str, schema_format: SchemaFormat
 ) -> tuple[ReferencedSchema, ...]:
     """Return the schemas that a schema references, as in `SchemaFormat.encoding`."""
     if not schema_format.needs_referenced:
         return ()
-    found = client.referenced(schema)
+    found = client.referenced(schema, subject)
     return tuple(
         ReferencedSchema(each.text, str(reference), reference.name)
         for reference, each in found.items()

@@ -50,7 +50,9 @@ class RegistryServer:
     authorization: the only header Authorization that is allowed, None for any. faults: the replies
     to the next requests, in place of the true ones; None is the true one. fault: in place of every
     reply, unless it returns None. mode: READWRITE or READONLY. has_guids: whether schemas have
-    GUIDs, as in version 8.0. is_compatible: whether a schema may follow another in a subject.
+    GUIDs, as in version 8.0. contexts: the schemas of each other context by id, which the parameter
+    ``subject`` of a request chooses. is_compatible: whether a schema may follow another in a
+    subject.
     """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
@@ -64,6 +66,7 @@ class RegistryServer:
         # Versions by subject. A version is its id; `schemas` has what an id stands for.
         self.subjects: dict[str, list[int]] = {}
         self.schemas: dict[int, Json] = {}
+        self.contexts: dict[str, dict[int, Json]] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -117,7 +120,7 @@ class RegistryServer:
     def _true(self, call: Call) -> Reply:
         match [call.method, *call.path]:
             case ["GET", "schemas", "ids", number]:
-                return self._schema(int(number))
+                return self._schema(int(number), *call.query.get("subject", []))
             case ["GET", "schemas", "guids", guid] if self.has_guids:
                 return self._schema(next((n for n in self.schemas if guid_of(n) == guid), 0))
             case ["GET", "subjects", subject, "versions", version]:
@@ -128,10 +131,12 @@ class RegistryServer:
                 return self._register(subject, call.body)
         return error(404, 404, "HTTP 404 Not Found")
 
-    def _schema(self, schema_id: int) -> Reply:
-        if schema_id not in self.schemas:
+    def _schema(self, schema_id: int, subject: str = "") -> Reply:
+        context = subject.split(":")[1] if subject.startswith(":.") else ""
+        schemas = self.contexts.get(context, {}) if context else self.schemas
+        if schema_id not in schemas:
             return error(404, 40403, "Schema not found")
-        return Reply(200, self.schemas[schema_id] | self._guid(schema_id))
+        return Reply(200, schemas[schema_id] | self._guid(schema_id))
 
     def _guid(self, schema_id: int) -> Json:
         return {"guid": guid_of(schema_id)} if self.has_guids else {}

@@ -120,6 +120,44 @@ def test_a_schema_is_registered_once_and_found(
     ]
 
 
+def test_an_id_is_one_of_the_context_that_the_subject_names(
+    server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    client.register("t", LONG)
+    server.contexts[".a ü"] = {1: {"schema": RECORD.text}}
+    assert client.schema_of_id(1, ":.a ü:t") == RegisteredSchema(RECORD, 1)
+    assert server.calls[-1].query == {"subject": [":.a ü:t"]}
+    assert client.schema_of_id(1, ":.other:t") is None
+    # Registries that do not have contexts get no parameter.
+    for subject in ("", "t", ":.:t", "a:.b"):
+        assert client.schema_of_id(1, subject) == RegisteredSchema(LONG, 1)
+        assert server.calls[-1].query == {}
+    server.faults = [error(403, 403, "no")]
+    with pytest.raises(RestClientException) as refused:
+        client.schema_of_id(1, ":.a:t")
+    what = "the schema registry cannot get the schema with id 1 in the context of subject ':.a:t'"
+    assert str(refused.value).startswith(f"{what}: it answered 403")
+
+
+def test_a_reference_without_a_context_is_to_the_context_of_its_schema(
+    server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    def uses(subject: str) -> dict[str, object]:
+        return {"name": subject, "subject": subject, "version": 1}
+
+    server.add(":.sales:ids", '"id"')
+    server.add(":.sales:names", '"name"', references=[uses("ids")])
+    server.add("common", '"common"')
+    server.add(":.sales:t", '"t"', references=[uses("names"), uses(":.:common")])
+    server.add(":.:common", '"common"')
+    latest = client.latest(":.sales:t")
+    assert latest is not None
+    found = client.referenced(latest.schema, ":.sales:t")
+    assert [each.text for each in found.values()] == ['"id"', '"name"', '"common"']
+    with pytest.raises(DataException, match=r"no version 1 of subject 'names': register it"):
+        client.referenced(latest.schema, "t")
+
+
 def test_a_field_with_its_default_may_be_null(
     server: RegistryServer, client: SchemaRegistryClient
 ) -> None:

@@ -353,6 +353,26 @@ def test_references_are_resolved(server: RegistryServer) -> None:
     assert server.asked() == [LATEST, "GET /subjects/ids/versions/1"]
 
 
+def test_a_schema_of_a_context_is_written_by_its_id(server: RegistryServer) -> None:
+    server.add("t-value", "string")
+    used = [{"name": "com.Id", "subject": "ids", "version": 1}]
+    fields = [{"name": "id", "type": "com.Id"}]
+    record = {"type": "record", "name": "com.R", "fields": fields}
+    server.contexts[".sales"] = {1: {"schema": json.dumps(record), "references": used}}
+    server.add(":.sales:ids", ID)
+    kind = T.StructType().add("id", T.StructType().add("n", T.IntegerType()))
+    options = {"use_schema_id": "1", "valueSubject": ":.sales:t-value"}
+    (found,) = asked(server, rows(kind), options).encodings
+    inline = {**record, "fields": [{"name": "id", "type": ID}]}
+    assert found == encoding(json.dumps(inline), 1, kind)
+    with pytest.raises(ConfigException) as refused:
+        asked(server, rows(kind), {**options, "valueSubject": ":.hr:t-value"})
+    assert str(refused.value) == (
+        "option use.schema.id is 1: the registry has no such schema in the context of "
+        "valueSubject ':.hr:t-value'"
+    )
+
+
 ID = {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
 ID_TYPE = T.StructType().add("n", T.IntegerType())
 USES_ID = json.dumps(
