@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import ssl
 
 MOST_BYTES: Final = 1 << 20
-"""The largest response body in bytes."""
+"""The size of the largest response body in bytes, unless the request has another limit."""
 # The size limit for the status line, the headers and the chunk framing.
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
@@ -77,10 +77,15 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """The time limits in seconds for the connection, and then for the complete response."""
+    """The limits of a request.
+
+    connect_s: the time limit in seconds for the connection. read_s: the time limit in seconds for
+    the complete response after that. most_bytes: the size of the largest response body.
+    """
 
     connect_s: float
     read_s: float
+    most_bytes: int = MOST_BYTES
 
 
 def check_url(option: str, url: str) -> None:
@@ -205,8 +210,8 @@ def send(
                 "http://HOST:PORT"
             )
         with closing(response):
-            found = response.read(MOST_BYTES + 1)
-        if len(found) > MOST_BYTES:
+            found = response.read(limits.most_bytes + 1)
+        if len(found) > limits.most_bytes:
             raise _TooLargeError
         if _is_cut(response, found):
             raise IncompleteRead(b"")
@@ -299,7 +304,7 @@ class _TimedReader(io.RawIOBase):
         self._peer = peer
         self._raw = peer.makefile("rb", buffering=0)
         self._deadline = deadline
-        self._left = MOST_BYTES + _MOST_OVERHEAD
+        self._left = deadline.limits.most_bytes + _MOST_OVERHEAD
 
     def readable(self) -> bool:
         return True
@@ -402,7 +407,7 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
     elif isinstance(error, TimeoutError):
         why = f"no connection to it within {deadline.limits.connect_s:g} s"
     elif isinstance(error, _TooLargeError):
-        why = f"its response is larger than {MOST_BYTES} bytes"
+        why = f"its response is larger than {deadline.limits.most_bytes} bytes"
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
         why = f"it cannot be reached: {said}"
@@ -412,7 +417,8 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
         why = "its response is incomplete"
     else:
         why = "its response is not HTTP"
-    return HttpException(why, is_refused=certificate is not None)
+    is_refused = certificate is not None or isinstance(error, _TooLargeError)
+    return HttpException(why, is_refused=is_refused)
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -302,7 +302,8 @@ class OAuth:
 
         form, headers = self._form(settings)
         self._check_user(_user(settings, form))
-        limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
+        connect_s, read_s = (each / 1000 for each in settings.times_ms)
+        limits = HttpLimits(connect_s, read_s)
         try:
             context = self._tls_context(settings)
             answer = post(settings.url or "", form, headers, limits, context, _certificate_hint())

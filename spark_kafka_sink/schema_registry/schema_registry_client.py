@@ -45,8 +45,8 @@ _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _RETRIES: Final = 3
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 20.0
-# One attempt takes at most the sum of these.
-_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
+# One attempt takes at most the sum of these times. Schemas with many fields are over a megabyte.
+_LIMITS: Final = HttpLimits(connect_s=3, read_s=7, most_bytes=16 << 20)
 # All attempts of a call end within this number of seconds. The time to resolve names and to get a
 # token comes on top.
 _MOST_S: Final = 60.0
@@ -76,7 +76,7 @@ class SchemaRegistryClient:
 
     urls: the URLs of one registry. headers: a function that takes the address of a URL and returns
     the headers that authenticate the client there; it may raise TokenException. context: the TLS
-    context for ``https``. limits: the time limits of one attempt. clock, sleep, random: tests
+    context for ``https``. limits: the limits of one attempt. clock, sleep, random: tests
     replace them. Each call raises RestClientException if it fails.
     """
 
@@ -251,7 +251,7 @@ class SchemaRegistryClient:
         retries = 0
         reasons: dict[RegistryUrl, str] = {}
         while True:
-            answer, retry_after_s = self._ask_each(method, path, body, end, reasons)
+            answer, retry_after_s = self._ask_each(method, path, what, body, end, reasons)
             if answer is not None:
                 return _object(answer, what, self._secrets)
             wait_s = min(_FIRST_WAIT_S * 2**retries, _LONGEST_WAIT_S) * self._random.random()
@@ -269,17 +269,19 @@ class SchemaRegistryClient:
         self,
         method: str,
         path: str,
+        what: str,
         body: bytes | None,
         end: float,
         reasons: dict[RegistryUrl, str],
     ) -> tuple[HttpAnswer | None, float | None]:
         """Send a request to one URL after the other. Return (answer, retry_after_s).
 
-        end: when the call ends; no request is sent after it. reasons: by URL, why it returned no
-        answer; this method updates them. answer: the first response whose status is not
-        retriable, None if no URL returns one. A status such as 503 is retriable. retry_after_s: the
-        longest delay of the Retry-After headers, None if no response has this header. Raise
-        RestClientException if all URLs were asked and no error is retriable.
+        what: what the call does, for error messages. end: when the call ends; no request is sent
+        after it. reasons: by URL, why it returned no answer; this method updates them. answer: the
+        first response whose status is not retriable, None if no URL returns one. A status such as
+        503 is retriable. retry_after_s: the longest delay of the Retry-After headers, None if no
+        response has this header. Raise RestClientException if all URLs were asked and no error is
+        retriable.
         """
         delays: list[float] = []
         may_retry = False
@@ -312,14 +314,18 @@ class SchemaRegistryClient:
             reasons[each] = reason
             may_retry = may_retry or not is_final
         if not may_retry:
-            raise RestClientException(f"the schema registry at {_each_reason(reasons)}")
+            why = _each_reason(reasons)
+            raise RestClientException(f"the schema registry cannot {what}: {why}")
         return None, max(delays, default=None)
 
 
 def _within(limits: HttpLimits, left_s: float) -> HttpLimits:
-    """Return limits with a sum of at most `left_s`; both are reduced in the same proportion."""
+    """Return limits whose times have a sum of at most `left_s`.
+
+    Both times are reduced in the same proportion.
+    """
     share = min(1.0, left_s / (limits.connect_s + limits.read_s))
-    return HttpLimits(limits.connect_s * share, limits.read_s * share)
+    return replace(limits, connect_s=limits.connect_s * share, read_s=limits.read_s * share)
 
 
 def _each_reason(reasons: Mapping[RegistryUrl, str]) -> str:

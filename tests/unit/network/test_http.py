@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,18 @@ def test_an_answer_that_is_too_large_takes_no_memory(talk: Callable[[socket.sock
     with peer(talk) as url, traced_memory() as memory, pytest.raises(HttpException) as caught:
         post(url, {}, {}, LIMITS)
     assert str(caught.value) == f"its response is larger than {MOST_BYTES} bytes"
+    assert caught.value.is_refused
     assert memory.peak_bytes < 8 * MOST_BYTES
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES + 1, 3 << 20])
+def test_a_request_may_have_a_larger_limit(size: int) -> None:
+    body = b"x" * size
+    talk = says(HEAD + b"Content-Length: %d\r\n\r\n" % size, body)
+    with peer(talk) as url:
+        assert post(url, {}, {}, replace(LIMITS, most_bytes=3 << 20)).body == body
+        with pytest.raises(HttpException, match=f"its response is larger than {size - 1} bytes"):
+            post(url, {}, {}, replace(LIMITS, most_bytes=size - 1))
 
 
 @pytest.mark.parametrize(

@@ -425,8 +425,15 @@ def test_a_slow_registry_and_an_endless_body_have_an_end(
         return Reply(200, iter(lambda: b" " * 65_536, b""))
 
     server.fault = endless
-    with pytest.raises(RestClientException, match=f"its response is larger than {MOST_BYTES} byte"):
+    with pytest.raises(RestClientException) as refused:
         client_of(server.url, clock=clock).latest("t")
+    # A retry would get the same response.
+    assert len(server.calls) == 1
+    assert clock.waits == []
+    assert str(refused.value) == (
+        "the schema registry cannot get the latest version of subject 't': "
+        f"{server.url}: its response is larger than {MOST_BYTES} bytes"
+    )
     released = threading.Event()
 
     def slow() -> Iterator[bytes]:
@@ -441,7 +448,17 @@ def test_a_slow_registry_and_an_endless_body_have_an_end(
             client_of(server.url, clock=clock, limits=HttpLimits(30.0, 0.1)).latest("t")
     finally:
         released.set()
-    assert len(server.calls) == 8
+    assert len(server.calls) == 5
+
+
+def test_a_schema_may_have_megabytes(server: RegistryServer) -> None:
+    symbols = [f"SYMBOL_{number:09}" for number in range(200_000)]
+    text = json.dumps({"type": "enum", "name": "E", "symbols": symbols})
+    assert len(text) > 3 * MOST_BYTES
+    server.add("t", text)
+    found = SchemaRegistryClient([RegistryUrl(server.url, server.url)], lambda url: {}).latest("t")
+    assert found is not None
+    assert found.schema.text == text
 
 
 def test_ids_and_texts_are_as_json_has_them(
