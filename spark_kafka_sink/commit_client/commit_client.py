@@ -169,7 +169,7 @@ class CommitClient:
         self._connect(deadline)
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         for future in self._brokers.send(self._brokers.nodes, request).values():
-            with suppress(NoReplyError):
+            with suppress(NoReplyError, TimeoutException):
                 self._complete(self._brokers.response_to(future, MetadataResponse), deadline)
         nodes = self._brokers.nodes
         for node_id, versions in self._brokers.versions().items():

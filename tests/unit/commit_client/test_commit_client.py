@@ -122,6 +122,7 @@ class Cluster:
     """Two brokers behind a network that needs no time, and a clock that moves while nobody asks.
 
     codes: of the next responses to a kind of request; lost: how many requests get no response.
+    silent: brokers that never respond, though their connections last.
     """
 
     def __init__(self) -> None:
@@ -130,6 +131,7 @@ class Cluster:
         self.limits: list[tuple[int, int | None]] = []
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
+        self.silent: set[int] = set()
         self.words: str | None = None
         self.errors = ""
         self.assigned = ProducerIdAndEpoch(9, 5)
@@ -170,7 +172,8 @@ class Cluster:
         self.sent.append((node_id, message))
         self.limits.append((min_version, max_version))
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), 0.0)
-        self._waiting.append(future)
+        if node_id not in self.silent:
+            self._waiting.append(future)
         return future
 
     def poll(self, timeout_s: float) -> None:
@@ -807,6 +810,19 @@ def test_brokers_that_lack_something_are_named(cluster: Cluster, client: CommitC
     client.check_brokers(deadline=200.0)
     assert client.level(deadline=200.0) == 1
     assert len(cluster.sent) == asked, "it was asked again"
+
+
+def test_a_broker_that_does_not_respond_is_not_checked(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.silent = {1}
+    lacks = {**ALL_VERSIONS, ADD_PARTITIONS_TO_TXN.key: (0, 3)}
+    cluster.versions_of[2] = NodeApiVersions(lacks)
+    with pytest.raises(UnsupportedVersionException, match=r"node 2 .b:2."):
+        client.check_brokers(deadline=110.0)
+    assert cluster.now <= 111.0
+    cluster.versions_of[2] = NodeApiVersions(ALL_VERSIONS)
+    client.check_brokers(deadline=120.0)
 
 
 def test_the_newest_features_of_any_broker_count(cluster: Cluster, client: CommitClient) -> None:
