@@ -1,7 +1,8 @@
 """spark-kafka-sink: a Kafka sink for PySpark in pure Python.
 
-Public names are resolved on first use, so that importing the package (as every Python worker of
-every executor does) costs nothing, and the pure layers can be used without pyspark.
+Public names are resolved on first use. So importing the package, which every Python worker of every
+executor does, costs nothing. It does not import pyspark either, so the modules outside
+`spark_kafka_sink.spark` can be used without pyspark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Producer configuration: check options by the Java client's names, and return a frozen struct.
 
-This module has the names, types, ranges and defaults of options, and the rules between options
+This module defines names, types, ranges and defaults of options, and rules for several options
 (ProducerConfig). It reads no environment variables and no files. Every option of the Java producer
 is a field of `ProducerConfig`, or is in a table at the end of this module. Options in these tables
 are rejected or ignored. An unknown name is rejected, and the message suggests the nearest name.
@@ -47,7 +47,7 @@ PartitionerName = Annotated[str, Meta(pattern=r"^(roundrobin|uniformsticky|.+\..
 
 StoreType = Literal["JKS", "PKCS12", "PEM"]
 
-# TLSv1.2 or TLSv1.3. Older versions may be listed beside them; they have no effect.
+# TLSv1.2, TLSv1.3 or both. Older versions may be listed, too, but have no effect.
 _TLS_VERSION: Final = r"(TLSv1(\.[123])?|SSLv2Hello|SSLv3)"
 _TLS_VERSIONS: Final = rf"^(?=.*TLSv1\.[23](,|$)){_TLS_VERSION}(,{_TLS_VERSION})*$"
 _MAX_IN_FLIGHT_OF_IDEMPOTENCE: Final = 5
@@ -58,10 +58,10 @@ _DEFAULT_PORT_HINT: Final = "write host:port, several separated by commas"
 
 
 class ConfigProvider(msgspec.Struct, frozen=True):
-    """A config provider that the option `config.providers` names.
+    """A config provider that is listed in the option `config.providers`.
 
-    options: the provider's options with their values. The names are without the prefix
-    ``config.providers.NAME.``, such as ``class``.
+    options: the names and values of the provider's options. The names do not include the prefix
+    ``config.providers.NAME.``, so an example is ``class``.
     """
 
     name: str
@@ -79,14 +79,14 @@ class ProducerConfig(
     """The name of this client in the logs and quotas of brokers."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
-    """When a record is acknowledged: `all`: when all in-sync replicas have it, 1: when the leader
-    has it, 0: when it was sent.
+    """When a record counts as acknowledged. `all`: when all in-sync replicas have written it; 1:
+    when the leader has written it; 0: when it has been sent.
     """
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """Whether retries cause no duplicates and keep the order; true needs acks=all and at most 5
-    requests in flight."""
+    """Whether retries neither duplicate nor reorder records. If true, acks must be all, and at most
+    5 requests may be in flight."""
     retries: NonNegative = 2**31 - 1
-    """How often sending a batch is retried; delivery.timeout.ms is the better limit."""
+    """How many times a failed batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
     """The longest time from appending a record to its acknowledgement. After this time, the
     delivery of the record fails.
@@ -98,12 +98,12 @@ class ProducerConfig(
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """The most Produce requests in flight to one broker."""
+    """The maximum number of Produce requests in flight to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
     """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """The size of a batch of one partition as it is sent (compressed), in bytes."""
+    """The maximum size of a batch as it is sent (compressed), in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
     """Memory for records that are not acknowledged yet, in bytes; appending waits while it is
     full."""
@@ -120,7 +120,7 @@ class ProducerConfig(
     compression_gzip_level: GzipLevel = field(name="compression.gzip.level", default=-1)
     """1 to 9, or -1 for the codec's own default (KIP-390)."""
     compression_lz4_level: Lz4Level = field(name="compression.lz4.level", default=9)
-    """1 to 17; 9 is the fast compressor, as in Java."""
+    """1 to 17; 9 selects the fast compressor, as in the Java client."""
     compression_zstd_level: ZstdLevel = field(name="compression.zstd.level", default=3)
     """-131072 to 22."""
 
@@ -135,8 +135,8 @@ class ProducerConfig(
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """If a broker makes no progress for this time, rows without key do not go to its partitions;
-    0: never.
+    """If a broker makes no progress for this time, rows without key do not go to its partitions.
+    0: rows go to all partitions.
     """
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
     """Whether to partition rows with a key in the same way as rows without a key."""
@@ -144,14 +144,14 @@ class ProducerConfig(
     """Whether rows without key go to partitions whose leader is in the rack `client.rack`, while
     there are any (KIP-1123)."""
     client_rack: str = field(name="client.rack", default="")
-    """The rack of this producer, as brokers name theirs in `broker.rack`, for example an
-    availability zone. `${env:NAME}` is resolved where the producer runs, on each executor."""
+    """The rack of this producer, for example an availability zone. It is compared with the
+    brokers' `broker.rack`. `${env:NAME}` is resolved where the producer runs, on each executor."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
     )
-    """Try every address of a host (KIP-602), or resolve bootstrap hosts to their canonical
-    names."""
+    """Whether to try every address of a host (KIP-602), or to resolve bootstrap hosts to their
+    canonical names."""
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
     """The age at which metadata of topics and brokers is refreshed."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
@@ -166,13 +166,13 @@ class ProducerConfig(
     """After this time without metadata, all connections are closed and the bootstrap servers are
     used again (KIP-1102)."""
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
-    """The pause before reconnecting to a broker; doubles up to the maximum."""
+    """The pause before reconnecting to a broker; it doubles up to reconnect.backoff.max.ms."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before reconnecting. If only reconnect.backoff.ms is set, this option has
-    the same value.
+    """The longest pause before reconnecting. If only reconnect.backoff.ms is set, its value is
+    also used for this option.
     """
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
-    """The pause before a retry; doubles up to the maximum (KIP-580)."""
+    """The pause before a retry; it doubles up to retry.backoff.max.ms (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
     """The longest pause before a retry. If it is less than retry.backoff.ms, every pause is this
     long.
@@ -180,11 +180,11 @@ class ProducerConfig(
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
-    """How long connecting may take; doubles up to the maximum (KIP-601)."""
+    """How long connecting may take; this doubles after each failure, up to a maximum (KIP-601)."""
     socket_connection_setup_timeout_max_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.max.ms", default=30_000
     )
-    """The longest time that connecting may take."""
+    """The maximum to which socket.connection.setup.timeout.ms doubles."""
     connections_max_idle_ms: Long = field(name="connections.max.idle.ms", default=540_000)
     """After this time without use, a connection is closed; negative: never."""
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
@@ -239,14 +239,14 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_file: str | None = field(
         name="sasl.oauthbearer.assertion.file", default=None
     )
-    """A file with an assertion. The file is read for each token; another program must keep it up to
-    date.
+    """A file with an assertion. The file is read each time a token is requested; another program
+    must keep it up to date.
     """
     sasl_oauthbearer_sub_claim_name: Annotated[str, Meta(min_length=1)] = field(
         name="sasl.oauthbearer.sub.claim.name", default="sub"
     )
-    """The claim of a token that contains its user. If the brokers' option of this name is set to
-    another claim, set this option to the same claim.
+    """The claim of a token that contains the user name. If the option of this name on the brokers
+    is set to a different claim, set it here to the same claim.
     """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
@@ -267,7 +267,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_aud: str | None = field(
         name="sasl.oauthbearer.assertion.claim.aud", default=None
     )
-    """The claim `aud` of assertions, mostly the token endpoint's URL."""
+    """The claim `aud` of assertions, usually the token endpoint's URL."""
     sasl_oauthbearer_assertion_claim_iss: str | None = field(
         name="sasl.oauthbearer.assertion.claim.iss", default=None
     )
@@ -284,11 +284,11 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
         name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
     )
-    """By how much an assertion's validity begins before its creation, in case clocks differ."""
+    """How long before its creation an assertion becomes valid, in case clocks differ."""
     sasl_oauthbearer_assertion_claim_jti_include: bool = field(
         name="sasl.oauthbearer.assertion.claim.jti.include", default=False
     )
-    """Whether each assertion has an id of its own."""
+    """Whether each assertion contains a unique id, the claim `jti`."""
     sasl_login_refresh_window_factor: WindowFactor = field(
         name="sasl.login.refresh.window.factor", default=0.8
     )
@@ -317,7 +317,7 @@ class ProducerConfig(
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
-    """The pause before a retry at the token endpoint; it doubles up to the maximum."""
+    """The pause before a retry at the token endpoint; it doubles after each attempt."""
     sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
@@ -325,8 +325,8 @@ class ProducerConfig(
     sasl_login_callback_handler_class: str | None = field(
         name="sasl.login.callback.handler.class", default=None
     )
-    """Only two Java class names are accepted: Kafka's handler for OAUTHBEARER, and the handler of
-    Amazon MSK, whose tokens are signed with AWS credentials.
+    """Only the Java class names of two handlers are accepted: Kafka's handler for OAUTHBEARER, and
+    Amazon MSK's handler, which signs tokens with AWS credentials.
     """
     sasl_client_callback_handler_class: str | None = field(
         name="sasl.client.callback.handler.class", default=None
@@ -339,7 +339,7 @@ class ProducerConfig(
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; Java does not have this option."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
-    """The first part of the brokers' Kerberos principals, mostly `kafka`."""
+    """The first part of the brokers' Kerberos principals, usually `kafka`."""
     sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
     """The client's Kerberos principal, instead of sasl.jaas.config; Java does not have this
     option. Without a keytab, the tickets in the process's ticket cache are used.
@@ -357,7 +357,7 @@ class ProducerConfig(
     )
     """The certificates to trust, as PEM text, in place of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
-    """Accepted without effect: the first bytes of a file determine its type."""
+    """Accepted, but has no effect, because the type of a file is detected from its first bytes."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
     """The password of a PKCS12 file; PEM files have none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
@@ -371,7 +371,7 @@ class ProducerConfig(
     )
     """The certificates of ssl.keystore.key, the client's own first."""
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
-    """Accepted without effect: the first bytes of a file determine its type."""
+    """Accepted, but has no effect, because the type of a file is detected from its first bytes."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
     """The password of a PKCS12 file. For an encrypted key in a PEM file, set ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
@@ -379,8 +379,8 @@ class ProducerConfig(
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must have the host name that the client connects to; empty:
-    any host name is accepted, with a warning.
+    """`https`: a broker's certificate must contain the host name that the client connects to;
+    empty: any host name is accepted, with a warning.
     """
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
@@ -389,8 +389,8 @@ class ProducerConfig(
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
-    """`TLSv1.2`, `TLSv1.3`, or both. Older versions beside them have no effect; a warning names
-    them."""
+    """`TLSv1.2`, `TLSv1.3`, or both. Older versions may be listed, too, but have no effect; a
+    warning lists them."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
     """Suites by Java's names or OpenSSL's; empty: the default of Python's module ssl. If only TLS
     1.2 suites are listed, TLS 1.3 is disabled."""
@@ -404,7 +404,7 @@ class ProducerConfig(
 
     config_providers: tuple[ConfigProvider, ...] = field(name="config.providers", default=())
     """The names of config providers that `${NAME:…}` in option values may use, besides env, file
-    and directory. Each has options: config.providers.NAME.class, and
+    and directory. The options of each are config.providers.NAME.class, and
     config.providers.NAME.param.allowed.paths or .allowlist.pattern.
     """
 
@@ -448,7 +448,7 @@ class ProducerConfig(
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # The text before an @ may be a password with a comma. `_node` rejects entries with an @.
+        # A password with a comma may be before an @. It is masked, and `_node` rejects the entry.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -525,9 +525,9 @@ def _secret(name: str, value: object) -> Secret:
 
 
 def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
-    """Return the config providers that `config.providers` names, with their options.
+    """Return the config providers that `config.providers` lists, with their options.
 
-    Raise ConfigException for an option of a provider that is not named there.
+    Raise ConfigException for an option of a provider that is not in the list.
     """
     unread = {
         name: str(value) for name, value in options.items() if name.startswith(_PROVIDER_OPTIONS)
@@ -564,7 +564,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_unicode(option: str, value: object) -> None:
-    """Raise ConfigException if a text, or one in a list, has an unpaired surrogate.
+    """Raise ConfigException if a string, or a string in a list, contains an unpaired surrogate.
 
     The message does not show the value, which may be a secret. option: the name in the message.
     """
@@ -710,7 +710,7 @@ def _check_text(config: ProducerConfig) -> None:
 def _normal(name: str, value: Any) -> Any:
     """Convert the value of an option to the form that `ProducerConfig` expects.
 
-    This concerns letter case, blanks, lists and numbers.
+    The conversion concerns letter case, blanks, lists and numbers.
     """
     if name in _options_of(int) or name in _UNSET_NUMBERS:
         return integer(value)
@@ -730,7 +730,7 @@ _BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))
 
 
 def trimmed(text: str) -> str:
-    """Return a text without blanks and control characters at its ends, as Java reads options."""
+    """Return a text without blanks and control characters at its ends, as the Java client does."""
     return text.strip(_BLANKS)
 
 
@@ -847,7 +847,7 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 
 
 def reference_hint(value: str) -> str:
-    """Return a hint that a reference cannot be used here; empty if `value` has no reference.
+    """Return a hint that a reference cannot be used here; empty if `value` contains none.
 
     The hint is the end of an error message. Kafka calls a reference (``${…}``) a config provider
     variable.
@@ -980,7 +980,7 @@ def may_be_java_class(given: object) -> bool:
 
 
 def names_own_partitioner(given: object) -> bool:
-    """Return whether the value of partitioner.class is the user's own partitioner."""
+    """Return whether the value of partitioner.class names or is the user's own partitioner."""
     if isinstance(given, str):
         return "." in given and given.strip().lower() not in PARTITIONERS
     return given is not None
@@ -1011,8 +1011,8 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    Raise ConfigException if enable.idempotence is set and another option contradicts it. If it is
-    not set, acks and retries can disable idempotence, but too many requests in flight cannot.
+    If acks or retries contradict idempotence, raise ConfigException if enable.idempotence is set,
+    and disable it otherwise. If too many requests may be in flight, always raise ConfigException.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -1073,8 +1073,8 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs for back-offs and their maximums.
 
-    If reconnect.backoff.ms is set without reconnect.backoff.max.ms, it is the maximum too. Log a
-    warning if a back-off is longer than its maximum, because then only the maximum is used.
+    If reconnect.backoff.ms is set and reconnect.backoff.max.ms is not, the former is used for both.
+    Log a warning if a back-off is longer than its maximum, because then only the maximum is used.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(

@@ -1,9 +1,9 @@
 """All exceptions that the package raises on purpose, in one class hierarchy.
 
 If the Java client has the same exception, the class has the same name, so that users can look it
-up. An exception has its details as attributes: topic, partition, node, API, error code, attempts,
-row of the Arrow batch. The message is one or two sentences: what was found, what is expected, and
-what to do.
+up. The details of an exception are its attributes: topic, partition, node, API, error code,
+attempts, row of the Arrow batch. The message is one or two sentences: what was found, what is
+expected, and what to do.
 
 ``KafkaException`` is the root class. ``ConfigException`` and ``DataException`` mean that the
 caller's input is wrong. ``ApiException`` and its subclasses mean that a broker returned an error or
@@ -103,8 +103,8 @@ def message_of(error: BaseException) -> str:
 def add_last_line(error: BaseException, sentence: str) -> None:
     """Make a sentence the last line of an exception's traceback.
 
-    This is for exceptions that are not a KafkaException. The text of the exception stays as it is.
-    Do nothing if the class of the exception does not allow it, or if the sentence is there already.
+    This is for exceptions that are not a KafkaException. The exception's own text is not changed.
+    Do nothing if the class does not allow notes, or if the sentence was added before.
     """
     with suppress(Exception):
         if sentence not in getattr(error, "__notes__", ()):
@@ -147,7 +147,7 @@ class KafkaException(Exception):
         return f"{self.place or f'row {self.row} of the Arrow batch'}: {self.message}"
 
     def with_message(self, message: str) -> Self:
-        """Return a copy with another message."""
+        """Return a copy with a different message."""
         other = copy.copy(self)
         other.message = message
         other.args = (message,)
@@ -180,7 +180,7 @@ class IllegalArgumentException(KafkaException):
 
 
 class LostRows(NamedTuple):
-    """Lost rows that one task of a Spark write wrote to one Kafka partition."""
+    """Rows that one task of a Spark write wrote to one Kafka partition, and that are lost."""
 
     task: int
     topic: str
@@ -198,10 +198,10 @@ class LostRows(NamedTuple):
 class TornCommitException(KafkaException):
     """A two-phase write is torn: brokers aborted some of its transactions, and rows are lost.
 
-    The decision to commit the write was already recorded in the commit log. owner: the application
-    and the topic that it writes to. written: the version or the micro-batch of the write.
-    committed: how many of its transactions were committed. lost: the lost rows, as far as they are
-    known.
+    The brokers did so after the commit log recorded the decision to commit the write. owner: the
+    application and the topic that it writes to. written: the version or the micro-batch of the
+    write. committed: how many of its transactions were committed. lost: the lost rows, as far as
+    they are known.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class RetriableException(ApiException):
 
 
 class RefreshRetriableException(RetriableException):
-    """A retry may succeed, once leaders or coordinators have been looked up again."""
+    """A retry may succeed after leaders or coordinators have been looked up again."""
 
 
 class InvalidMetadataException(RefreshRetriableException):
@@ -255,7 +255,7 @@ class AuthenticationException(InvalidConfigurationException):
 
 
 class SaslAuthenticationException(AuthenticationException):
-    """SASL authentication failed: the broker rejected it, or did not prove its own identity."""
+    """SASL authentication failed: the broker rejected the client, or did not prove its identity."""
 
     code = error_codes.SASL_AUTHENTICATION_FAILED
 
@@ -277,7 +277,7 @@ class IllegalSaslStateException(AuthenticationException):
 
 
 class TimeoutException(RetriableException):
-    """A time limit has expired. The message names the option that sets it."""
+    """A time limit has expired. The message names the option with the limit."""
 
     @classmethod
     def after(
@@ -290,8 +290,8 @@ class TimeoutException(RetriableException):
     ) -> Self:
         """Return an exception with the last error in its message, and as its ``__cause__``.
 
-        last_error: the error of the last attempt within the time limit, None without one. trouble:
-        the errors of connections, in brackets.
+        last_error: the error of the last attempt within the time limit, None if there was none.
+        trouble: the errors of connections, in brackets.
         """
         said = ""
         if last_error is not None:
@@ -348,7 +348,7 @@ class OffsetOutOfRangeException(ApiException):
 
 
 class RecordTooLargeException(ApiException):
-    """A record or a batch exceeds a size limit. The message names the option that sets it."""
+    """A record or a batch exceeds a size limit. The message names the option with the limit."""
 
 
 class RecordBatchTooLargeException(InvalidConfigurationException):
@@ -396,7 +396,7 @@ class InvalidRecordException(InvalidConfigurationException):
 
 
 class OutOfOrderSequenceException(ApiException):
-    """The sequence number does not follow the last batch that the broker has from the producer."""
+    """The sequence number does not follow the last batch from the producer in the broker's log."""
 
 
 class UnknownProducerIdException(OutOfOrderSequenceException):
@@ -424,7 +424,7 @@ class InvalidTxnStateException(ApiException):
 
 
 class InvalidPidMappingException(ApplicationRecoverableException):
-    """The request's producer id is not the one that its transactional id has at the coordinator."""
+    """The producer id is not the one that is currently assigned to the transactional id."""
 
 
 class InvalidTxnTimeoutException(ApiException):
@@ -452,7 +452,7 @@ class FencedInstanceIdException(ApplicationRecoverableException):
 
 
 class UnknownServerException(ApiException):
-    """The broker failed unexpectedly; the broker's log has the reason."""
+    """The broker failed unexpectedly; the broker's log shows the reason."""
 
 
 class ReplicaNotAvailableException(InvalidMetadataException):
@@ -514,8 +514,8 @@ class CommitFailedException(KafkaException):
 class RestClientException(KafkaException):
     """A schema registry returned an error, or did not respond.
 
-    status: the HTTP status, None without a response. error_code: the registry's own code, such as
-    40401, or else the status.
+    status: the HTTP status, None if there was no response. error_code: the registry's own code,
+    such as 40401, or the HTTP status if the registry returned no code.
     """
 
     def __init__(
@@ -530,10 +530,10 @@ class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 
     kind: the class of the exception that is raised for the code. advice: what users who write
-    records can do, with option names in braces, None if there is no advice. `consumer.list_offsets`
-    has the advice for users who read records. resource: the type of the resource that the brokers
-    denied access to, as kafka-acls.sh names it; None without one. operations: the operations on
-    this resource that a writer needs; () without a resource.
+    records can do, with option names in braces, None if there is no advice. (For users who read
+    records, `consumer.list_offsets` contains the advice.) resource: the type of the resource to
+    which the brokers denied access, as kafka-acls.sh names it; None for other codes. operations:
+    the operations on this resource that a writer needs; () for other codes.
     """
 
     code: int
@@ -796,8 +796,8 @@ ERROR_CODES: Final = {row.code: row for row in _ROWS}
 def error_code(code: int) -> ErrorCode:
     """Return the row of an error code.
 
-    An unknown code has a row too: it is not retriable, and its exception is UnknownServerException,
-    as in the Java client.
+    The row for an unknown code is not retriable, and its exception is UnknownServerException, as in
+    the Java client.
     """
     known = ERROR_CODES.get(code)
     return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", UnknownServerException)
@@ -810,7 +810,7 @@ _INTERNAL: Final = "is internal to Kafka, and producers must not write to it: us
 def advice(code: int, *, topic: str | None = None) -> str | None:
     """Return the advice about an error code for users who write records, None if there is none.
 
-    topic: the topic that the error is about, None without one.
+    topic: the topic that the error is about, None if it is not about a topic.
     """
     is_about_name = code in (
         error_codes.INVALID_TOPIC_EXCEPTION,
@@ -859,7 +859,7 @@ NO_BROKER: Final = Cause(
 NO_TOPIC: Final = Cause(
     TimeoutException, "Topic {topic} not present in metadata after {limit}: {found}"
 )
-# For calls inside a callback, which do not wait, so the message has no limit.
+# For calls inside a callback. They do not wait, so the message shows no time limit.
 NO_TOPIC_YET: Final = Cause(TimeoutException, "Topic {topic} not present in metadata: {found}")
 NOT_AWAITED_IN_CALLBACK: Final = (
     "its metadata has been requested, but a call inside a callback does not wait for the response; "
@@ -874,7 +874,7 @@ TOO_LARGE: Final = Cause(
     RecordTooLargeException,
     "the record is {size} bytes when serialized, more than {limit}; {hint}",
 )
-# limit: the setting of the topic, with its value if that is known.
+# limit: the topic config max.message.bytes, with its value if that is known.
 TOO_LARGE_FOR_TOPIC: Final = Cause(
     RecordTooLargeException,
     "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "

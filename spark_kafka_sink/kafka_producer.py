@@ -46,19 +46,20 @@ class KafkaProducer(BaseProducer):
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``. ``partitioner.class`` may also be one of
-    these (see `batch_partitioner`). key_serializer, value_serializer: used instead of the options,
-    which are then ignored. brokers: known brokers of the cluster, which are used instead of
-    bootstrap.servers unless they are unreachable. allow_auto_create_topics: False asks brokers not
-    to create a missing topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore
+    these (see `batch_partitioner`). key_serializer, value_serializer: if given, the option for the
+    same purpose is ignored. brokers: known brokers of the cluster. They are used instead of
+    bootstrap.servers, unless they are unreachable. allow_auto_create_topics: if False, brokers do
+    not create missing topics, even if auto.create.topics.enable is set (brokers before 0.11 ignore
     this). Raise ConfigException if an option is invalid, and KafkaException if no thread or socket
-    can be created; everything that was created before is closed.
+    can be created. Before the error is raised, everything that was created is closed.
 
-    The end of a ``with`` block closes the producer, also after an error. All records that were sent
-    before are delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends without
-    `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr.
-    Several threads may append: the producer cuts large Arrow batches into slices, and appends one
-    slice at a time. A producer can be used only in the process that created it, and not in a forked
-    child. A signal handler must not call it, because the interrupted call may hold a lock.
+    The end of a ``with`` block closes the producer, even after an error. Records that were sent
+    before are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends
+    without `close`, delivery also takes at most 5 s, and the number of lost records is printed to
+    stderr. Several threads may append at the same time. Large Arrow batches are cut into slices,
+    and slices of different threads may alternate. A producer can be used only in the process that
+    created it, and not in a forked child. A signal handler must not call the producer, because the
+    interrupted call may hold a lock.
     """
 
     def __init__(
@@ -149,15 +150,15 @@ class KafkaProducer(BaseProducer):
     ) -> Future[RecordMetadata]:
         """Send one record. The result of the future is the RecordMetadata of the record.
 
-        value, key: bytes, str or None, or the types that the serializers accept. partition: None if
-        the key or the partitioner determines it. timestamp_ms: milliseconds since 1970, None for
-        the current time. headers: pairs of str and bytes (or None). on_delivery: called with the
-        RecordMetadata and the error (or None) in the I/O thread, in order per partition. Its
-        exceptions are logged and dropped.
+        value, key: bytes, str or None, or the types that the serializers accept. partition: None to
+        let the key or the partitioner determine it. timestamp_ms: milliseconds since 1970, None for
+        the current time. headers: pairs of str and bytes (or None). on_delivery: called in the I/O
+        thread with the RecordMetadata and the error (or None), in the order of the records of each
+        partition. Its exceptions are logged and dropped.
 
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
-        fails with an ApiException if that time is over, if the topic cannot be written to, if the
-        record is too large, and for errors of brokers. `flush` and `close` do not raise this
+        fails with an ApiException if this time passes, if a broker returns an error, if the topic
+        cannot be written to, or if the record is too large. `flush` and `close` do not raise this
         exception again. `send` itself raises SerializationException, IllegalStateException after
         close, and DataException for an invalid topic, partition, timestamp or header.
         """
@@ -181,12 +182,12 @@ class KafkaProducer(BaseProducer):
     def init_transactions(self) -> None:
         """Fence older producers with the same transactional.id, and abort their open transactions.
 
-        Call it once, before the other transactional calls. A transactional call that has to wait
-        does so for at most max.block.ms and then raises TimeoutException. To continue after a
-        timeout, call init_transactions, commit_transaction or abort_transaction again. Raise
-        IllegalStateException if a call is not possible now; the call then has no effect. Raise
-        ProducerFencedException if a newer producer has taken over the transactional.id. After this
-        error and other fatal errors, only `close` is possible.
+        Call it once, before the other transactional calls. Each transactional call waits for at
+        most max.block.ms, and then raises TimeoutException. After a timeout of init_transactions,
+        commit_transaction or abort_transaction, call the same method again to continue. Raise
+        IllegalStateException if the state of the transaction does not allow the call; the call then
+        has no effect. Raise ProducerFencedException if a newer producer has taken over the
+        transactional.id. After this error and other fatal errors, only `close` is possible.
         """
         self._transactional("init_transactions").init()
 
@@ -225,7 +226,7 @@ class KafkaProducer(BaseProducer):
         self._transactional_end("abort_transaction").abort()
 
     def _transactional_end(self, call: str) -> ProducerTransactions:
-        """Return the object for transactional calls. call: the call that ends a transaction."""
+        """Return the object for transactional calls; call: the method, which ends a transaction."""
         transactions = self._transactional(call)
         self._feeder.check_not_in_partitioner()
         return transactions
@@ -233,7 +234,7 @@ class KafkaProducer(BaseProducer):
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
         """Return the object for transactional calls.
 
-        waiting: the name of the call if it waits for brokers, None otherwise.
+        waiting: the name of the method if it waits for brokers; None otherwise.
         """
         self._caller.check_open()
         if self._transactions is None:

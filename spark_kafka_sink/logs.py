@@ -25,8 +25,8 @@ _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=Fals
 def safe_logging() -> Iterator[None]:
     """Ignore exceptions that a logging handler raises in this block.
 
-    Another BaseException, such as KeyboardInterrupt, is raised, except in a thread that called
-    `never_raise_from_logging`.
+    A BaseException that is not an Exception, such as KeyboardInterrupt, is not ignored, except in a
+    thread that called `never_raise_from_logging`.
     """
     try:
         yield
@@ -54,10 +54,11 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 def warn_once_now(
     logger: logging.Logger, message: str, subject: str, addresses: Iterable[str]
 ) -> None:
-    """Log a warning about servers, unless this process has logged `subject` for all of them.
+    """Log a warning about servers, unless this process has already logged `subject` for each.
 
-    The number of warnings is limited. `warnings_disabled` has no effect. The user must see the
-    warning while a call still waits, because no later call logs it if that call times out.
+    The number of warnings is limited. The warning is logged even inside `warnings_disabled`,
+    because the user must see it while the current call waits. If that call times out, no later call
+    would log the warning.
     """
     new = {(subject, each) for each in addresses} - _warned_of
     if new and len(_warned_of) < _MOST_WARNED_OF:
@@ -90,11 +91,11 @@ def _warn(logger: logging.Logger, warning: _Warning) -> None:
     logger.warning("%s", warning.message)
 
 
-# A local path (/a/b@c) has no credentials and is not masked. A URL's scheme is shown.
+# A local path (/a/b@c) contains no credentials and is not masked. The scheme of a URL is shown.
 _CREDENTIALS: Final = re.compile(r"(?!/[^/])([\w+.-]+://)?.*@", re.DOTALL)
 
 
-# Valid values that messages show are not longer, apart from long paths.
+# Except for long paths, no valid value that is shown in a message is longer than this.
 _LONGEST_SHOWN: Final = 256
 
 
@@ -105,7 +106,7 @@ def may_be_key(value: str) -> bool:
 
 
 def shown_value(value: object) -> str:
-    """Return an option's value as messages show it: in quotes, or described if it may be a key."""
+    """Return an option's value in quotes for a message, or only its length if it may be a key."""
     text = value if isinstance(value, str) else repr(value)
     if may_be_key(text):
         return f"a text of {len(text)} characters, which is not shown"
@@ -118,7 +119,7 @@ def unless_key(value: str) -> str:
 
 
 def masked(value: str) -> str:
-    """Return a value with ``***`` in place of all before its last ``@``, except a URL's scheme."""
+    """Return a value with ``***`` for the text before its last ``@``, except a URL's scheme."""
     found = _CREDENTIALS.match(value)
     return value if found is None else f"{found[1] or ''}***@{value[found.end() :]}"
 

@@ -226,7 +226,7 @@ def count_meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, Metric
 
 
 class Metrics:
-    """All metrics of a client. The default arguments are the same as in Java.
+    """All metrics of a client. The default arguments are the same as in the Java client.
 
     tags: the tags that every metric has.
     """

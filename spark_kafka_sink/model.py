@@ -1,7 +1,7 @@
 """Value classes that every layer uses, and functions that check arguments.
 
-A public method raises IllegalArgumentException for an argument that is never valid. Topics and rows
-are data and raise DataException, options are configuration and raise ConfigException.
+A public method raises IllegalArgumentException for an argument that is never valid. Invalid topics
+and rows are data, so they raise DataException. Invalid options raise ConfigException.
 
 ``TopicPartition`` is a NamedTuple, because it is the key of every per-partition dict of the
 producer. Tuples are hashed in C, dataclasses in Python.
@@ -64,7 +64,7 @@ def check_topic_name(name: object) -> None:
 
 
 class Secret:
-    """A secret text. `value` is the text; `repr` and `str` do not show it."""
+    """A secret string. `value` is the string; `repr` and `str` do not show it."""
 
     __slots__ = ("value",)
 
@@ -73,7 +73,7 @@ class Secret:
 
     @classmethod
     def of(cls, given: object) -> Self:
-        """Return the secret of an option's value, which may be a Secret already."""
+        """Return an option's value as a Secret. The value may be a Secret already."""
         return cls(given.value if isinstance(given, Secret) else str(given))
 
     def __repr__(self) -> str:
@@ -157,8 +157,8 @@ class _ListedBroker(Protocol):
 def nodes_of(brokers: Iterable[_ListedBroker]) -> dict[int, Node]:
     """Return the brokers that a response lists, by node id.
 
-    Brokers with a negative id are ignored. Only bootstrap addresses have negative ids, and such a
-    broker would replace a bootstrap address for ever.
+    Brokers with a negative id are ignored. Negative ids are reserved for bootstrap addresses, so
+    such a broker would permanently replace a bootstrap address.
     """
     return {
         each.node_id: Node(id=each.node_id, host=each.host, port=each.port, rack=each.rack)
@@ -181,7 +181,7 @@ class ProducerIdAndEpoch:
 
     @property
     def problem(self) -> str:
-        """Why a broker cannot have assigned these, empty if they are valid."""
+        """Why no broker can have assigned these; an empty string if they are valid."""
         if self.is_valid:
             return ""
         found = f"producer id {self.producer_id} and epoch {self.epoch}"
@@ -313,9 +313,9 @@ def check_timeout(timeout: object) -> None:
 
 
 def check_monotonic_time(what: str, time_s: object, now: float) -> None:
-    """Raise IllegalArgumentException unless `time_s` is None, or `now` or an earlier time.
+    """Raise IllegalArgumentException unless `time_s` is None or at most `now`.
 
-    now: the result of `time.monotonic`. A time of another clock may be in the future.
+    now: the result of `time.monotonic`. If `time_s` is greater, it comes from a different clock.
     """
     if time_s is not None and not -math.inf < _seconds(what, time_s) <= now:
         raise _invalid(what, time_s, "an earlier result of time.monotonic(), or None")
@@ -402,7 +402,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether UTF-8 can encode a text. Text in JSON may have lone surrogates."""
+    """Return whether a text can be encoded as UTF-8. JSON strings may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -431,8 +431,8 @@ class AppendFailure(NamedTuple):
     """Rows of one append that failed because of the same error.
 
     rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
-    indexes of the rows that made the brokers reject their batch. None if the brokers did not return
-    them, unless the batch has only one row.
+    indexes of the rows that made the brokers reject their batch. If the brokers did not return
+    them, it is the row of a batch with one row, and None for larger batches.
     """
 
     rows: npt.NDArray[np.int64]

@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 class _Asked:
     """The checked arguments of the command line.
 
-    app_id, topic: None for all values of txnAppId and all topics.
+    app_id: the txnAppId, or None for all. topic: the target topic, or None for all.
     """
 
     config: ProducerConfig
@@ -280,7 +280,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit the open transactions of an owner that its commit log record lists as decided."""
+        """Commit the open transactions that the commit log record of an owner lists as decided."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
@@ -349,7 +349,7 @@ class _Command:
     def _failed(self, found: FoundOwner, failure: Failure, what: str = _NOT_KNOWN) -> int:
         acls = self._client.acls
         hints = {
-            # If the client has no access to the ids of an owner's tasks, brokers list none as open.
+            # Brokers do not list an open transaction if the client lacks permission for its id.
             codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: acls.hint(
                 failure.error, f"{found.owner.prefix}/", is_prefix=True
             ),
@@ -492,7 +492,7 @@ def _say(line: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text with control characters escaped, because log records may contain them."""
+    """Return `text` with control characters escaped, because log records may contain them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

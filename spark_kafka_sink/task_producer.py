@@ -1,9 +1,9 @@
 """TaskProducer: the producer of a Spark task, which writes only Arrow batches.
 
-It is a `KafkaProducer` without `send` for single rows, serializers and interceptors, so that the
-process of a task does not import them. It cannot begin or end a transaction. It can join a
-transaction that the driver has begun, and leave it later; its connections stay open. It also has
-the methods that only the tasks of a job need.
+It has no `send` for single rows, no serializers and no interceptors, so that the process of a task
+does not import them. It cannot begin or end a transaction. It can join a transaction that the
+driver has begun, and detach from it later; its connections stay open. It also has methods that only
+Spark tasks need.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class TaskProducer(BaseProducer):
 
     config: a configuration without transactional.id. brokers, allow_auto_create_topics: see
     `KafkaProducer`. identity: the result of `login_identity` for the configuration; if it is set,
-    logging in with another principal fails. Raise ConfigException if the configuration is invalid,
-    IllegalArgumentException for a transactional.id, and KafkaException if no thread or socket can
-    be created.
+    logging in as a different principal fails. Raise ConfigException if the configuration is
+    invalid, IllegalArgumentException for a transactional.id, and KafkaException if no thread or
+    socket can be created.
     """
 
     def __init__(
@@ -93,16 +93,17 @@ class TaskProducer(BaseProducer):
         adds_partitions: bool,
         withholds: bool,
     ) -> None:
-        """Write from now on in a transaction that another process begins and ends.
+        """Join a transaction of another process. Rows that are appended later are part of it.
 
         transaction_version: the cluster's finalized level of the feature transaction.version.
         adds_partitions: with transaction.version 1, whether this producer must add the partitions
-        to the transaction; False if they were added already. withholds: whether to send nothing
-        before `flush`, unless memory is short.
+        to the transaction; False if they were added already. withholds: whether to buffer all
+        batches until `flush`, or until memory is short.
 
         If rows were appended before, call `flush` first. Raise IllegalStateException if rows are
-        not flushed, or if the producer is already in a transaction. If any later call raises an
-        error, close the producer, because the transaction does not have all rows.
+        not flushed, if the producer is already in a transaction, or if acks is not ``all``. If any
+        later call raises an error, close the producer, because rows may be missing in the
+        transaction.
         """
         from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
 
@@ -131,7 +132,7 @@ class TaskProducer(BaseProducer):
         self._joined = joined
 
     def detach_transaction(self) -> dict[TopicPartition, JoinedPartition]:
-        """Flush, and leave the transaction, which stays open.
+        """Flush, and detach from the transaction, which stays open.
 
         Rows that are appended later are not part of the transaction. Return the offsets and counts
         of the records that were written to each partition in the transaction. Raise the error of a
@@ -175,7 +176,7 @@ class TaskProducer(BaseProducer):
         """Return the number of partitions of several topics; see `KafkaProducer.partitions_for`.
 
         expected: the partition count that each topic is expected to have. One metadata request is
-        sent for all unknown topics, and another request for the topics with fewer partitions than
+        sent for all unknown topics, and a second request for the topics with fewer partitions than
         expected, all within one max.block.ms.
         """
         check_counts("expected", expected, 0)
@@ -184,7 +185,7 @@ class TaskProducer(BaseProducer):
         return self._partition_counts(expected)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return counts and offsets of the records acknowledged since the last call."""
+        """Return counts and offsets of records acknowledged since the last call, by partition."""
         self._caller.check_process()
         return self._state.take_deliveries()
 
@@ -198,14 +199,14 @@ class TaskProducer(BaseProducer):
 
         The metadata of a topic is requested again when the topic is used. Call this if the producer
         was unused for a long time, because topics may have been deleted and created again. Raise
-        the error of the producer if it cannot continue.
+        the error of the producer if the producer has failed.
         """
         self._caller.before_call()
         self._state.forget_topics()
 
     @property
     def record_limits(self) -> RecordLimits:
-        """How large a record may be."""
+        """The limits for the size of a record."""
         self._caller.check_process()
         return self._columns.limits
 

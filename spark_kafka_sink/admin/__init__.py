@@ -1,4 +1,4 @@
-"""KafkaAdmin: the driver's client to describe and create topics, and for delegation tokens.
+"""KafkaAdmin: the driver's client for topics and delegation tokens.
 
 The import rules in pyproject.toml forbid `spark` to import `network`. So this package also exports
 the functions of `network` that `spark` needs.

@@ -76,7 +76,7 @@ class AdminRequests:
 
     @property
     def principal(self) -> str:
-        """The name of the principal that this client logged in with, empty if unknown."""
+        """The name of the principal of this client; an empty string if it is unknown."""
         return self._client.principal
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class AdminRequests:
         self._client.close()
 
     def metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Request metadata until a broker answers. Use the brokers in the response from then on."""
+        """Request metadata until a broker responds, and then use the brokers in its response."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
@@ -113,11 +113,11 @@ class AdminRequests:
         check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
     def until_answered(self, request: Request, answer: Callable[[RequestFuture], _T | None]) -> _T:
-        """Send a request to any broker until `answer` returns a result for its response.
+        """Send a request to any broker, and repeat it until `answer` returns a result.
 
-        answer: returns the result, or None to send the request again. The request is also sent
-        again after retriable errors of the request and of `answer`. Raise other errors, and
-        TimeoutException after max.block.ms.
+        answer: takes the completed request, and returns the result, or None to send the request
+        again. The request is also sent again after a retriable error of the request or of `answer`.
+        Other errors are raised at once. Raise TimeoutException after max.block.ms.
         """
         attempts, refusal = 0, None
         while True:
@@ -146,8 +146,8 @@ class AdminRequests:
     ) -> Response:
         """Send one request, and return its response. Raise an error if there is no response.
 
-        to_controller: send it to the controller, if the controller is known. Otherwise, it is sent
-        to any broker.
+        to_controller: whether to send it to the controller. If it is False, or if the controller is
+        unknown, the request is sent to any broker.
         """
         node_id = self._controller_id if to_controller else None
         return self._wait_for(node_id, message, min_version).response
@@ -167,7 +167,7 @@ class AdminRequests:
         return future
 
     def pause(self, attempts: int) -> bool:
-        """Wait before a retry. Return False if max.block.ms is over."""
+        """Wait before a retry. Return False if max.block.ms has passed."""
         delay = self._backoff.delay_s(attempts, self._random)
         time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
         return self._clock() < self._deadline
@@ -177,7 +177,7 @@ class AdminRequests:
         return str(Option("max.block.ms", self._config.max_block_ms))
 
     def trouble(self) -> str:
-        """Return the errors of connections in brackets, for error messages; empty if none."""
+        """Return connection errors in brackets, for error messages; an empty string if none."""
         trouble = self._client.last_errors()
         return f" ({trouble})" if trouble else ""
 

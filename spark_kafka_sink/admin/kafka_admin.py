@@ -1,4 +1,4 @@
-"""KafkaAdmin: the public class, which checks arguments and rejects calls of a second thread.
+"""KafkaAdmin: the public class; it checks arguments, and rejects calls of a second thread.
 
 All work is done in the caller's thread. Each KafkaAdmin has its own connections (see
 `admin_requests`).
@@ -36,15 +36,15 @@ class KafkaAdmin:
     """Describes and creates topics of one cluster; a context manager.
 
     has_headers: whether the rows to write have headers; None if nothing will be written. If it is
-    not None, describing topics fails for a broker without a feature that the rows or the
-    configuration need, such as headers. It fails before any topic is created. brokers: brokers of
-    the cluster that another client found. They are used instead of bootstrap.servers, unless they
-    cannot be reached. identity: the result of `login_identity` for the configuration; if it is set,
-    logging in with another principal fails.
+    not None, `topics` and `existing_topics` raise an error if the broker lacks a feature that the
+    rows or the configuration need, such as headers. No topic is created then. brokers: brokers of
+    the cluster that a different client has found. They are used instead of bootstrap.servers,
+    unless they cannot be reached. identity: the result of `login_identity` for the configuration;
+    if it is set, logging in as a different principal fails.
 
     Use it from one thread at a time, in the process that created it. A call raises
-    IllegalStateException while a call of another thread is running. In a forked child, every call
-    raises it, but leaving the ``with`` block does nothing there.
+    IllegalStateException while another thread's call is running. In a forked child, every call
+    raises this error, but the end of the ``with`` block does nothing there.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class KafkaAdmin:
             checked("has_headers", has_headers, bool, "True, False or None")
         checked("identity", identity, str, "a str")
         self.brokers = checked_brokers(brokers)
-        """The brokers that `topics` or `existing_topics` found last; at first the given ones."""
+        """The brokers that `topics` or `existing_topics` found last; at first, the given ones."""
         self._requests = AdminRequests(
             config, has_headers=has_headers, brokers=self.brokers, identity=identity
         )
         self.acls = Acls.of(config, lambda: self._requests.principal)
-        """Makes the kafka-acls.sh commands that grant this client the access that was denied."""
+        """Makes kafka-acls.sh commands that grant this client the permissions that it lacks."""
         self._topics = TopicRequests(self._requests, self.acls, config.request_timeout_ms)
         self._tokens = TokenRequests(self._requests)
         self._caller = OneCaller("KafkaAdmin")
@@ -94,11 +94,12 @@ class KafkaAdmin:
     ) -> dict[str, TopicDescription]:
         """Wait until all the topics exist, and return their descriptions.
 
-        Without names, only wait until a broker answers. new: the properties for creating missing
-        topics; None to wait until another client creates them. Brokers since 0.11 do not create
-        topics because of this request, even if auto.create.topics.enable is set. A topic that
-        another client creates meanwhile is used as it is. Raise TimeoutException after
-        max.block.ms, and the brokers' errors about a topic or its creation.
+        If `names` is empty, only wait until a broker responds. new: the properties with which to
+        create missing topics; None to wait until another client creates them. The metadata request
+        itself creates no topics on brokers since 0.11, even if auto.create.topics.enable is set. If
+        another client creates a topic meanwhile, that topic is used, even if its properties differ
+        from `new`. Raise TimeoutException after max.block.ms, and the brokers' errors about a topic
+        or its creation.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -112,8 +113,9 @@ class KafkaAdmin:
     def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the topics that exist, as one broker knows them now.
 
-        Topics that do not exist, and topics that this client has no right to describe, are left
-        out. No topic is created. Raise TimeoutException if no broker answers within max.block.ms.
+        Topics for which the broker returns an error are omitted. For example, a topic does not
+        exist, or this client has no DESCRIBE permission for it. No topic is created. Raise
+        TimeoutException if no broker answers within max.block.ms.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -123,7 +125,7 @@ class KafkaAdmin:
 
     @by_one_caller
     def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return configuration entries of a topic: the topic's own values or the brokers' defaults.
+        """Return config values of a topic: the topic's own values, or else the brokers' defaults.
 
         The request is sent once. Raise the broker's error, for example TopicAuthorizationException
         if this client has no DESCRIBE_CONFIGS permission. Raise UnsupportedVersionException if the
@@ -139,9 +141,9 @@ class KafkaAdmin:
     def configs_of_topics(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Return configuration entries of several topics, with one request.
+        """Return config values of several topics, with one request.
 
-        A topic whose configuration cannot be read has an empty dict. Raise
+        If the configuration of a topic cannot be read, the dict of this topic is empty. Raise
         UnsupportedVersionException if the brokers are older than Kafka 1.1.
         """
         for topic in checked_list("topics", topics, "names of topics"):
@@ -154,12 +156,12 @@ class KafkaAdmin:
 
     @by_one_caller
     def check_creation(self, new: NewTopic) -> None:
-        """Raise the brokers' error if they reject topics with these properties.
+        """Raise the brokers' error if the brokers reject topics with these properties.
 
-        Call it after `topics`. One CreateTopics request is sent with validate_only and a topic name
-        that does not exist, so it creates nothing. Other errors, for example about the name
-        (permissions, policies) and retriable errors, are ignored, because they are reported when a
-        topic is created.
+        Call it after `topics`. It sends one CreateTopics request for a topic name that does not
+        exist, with validate_only, so that nothing is created. Other errors are ignored, because
+        they are reported when a topic is created. Examples are retriable errors, and errors about
+        the name (permissions, policies).
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)
@@ -179,9 +181,9 @@ class KafkaAdmin:
 
     @by_one_caller
     def renew_delegation_token(self, hmac: Secret) -> int:
-        """Renew a token, and return its new expiry in ms since 1970.
+        """Renew a token, and return its new expiry time in ms since 1970.
 
-        The brokers' configuration determines for how long it is renewed.
+        The brokers' configuration determines the new lifetime.
         """
         return self._tokens.renew(hmac)
 
@@ -196,8 +198,8 @@ class KafkaAdmin:
     ) -> list[DelegationToken]:
         """Return the tokens that this client may see.
 
-        owners: return the tokens of these principals, such as ``User:alice``; None for all owners.
-        An empty list only checks that delegation tokens are enabled in the brokers.
+        owners: the principals whose tokens to return, such as ``User:alice``; None for all owners.
+        With an empty list, the call only checks that delegation tokens are enabled on the brokers.
         """
         return self._tokens.describe(
             None if owners is None else checked_list("owners", owners, "names")

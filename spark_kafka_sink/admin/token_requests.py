@@ -42,7 +42,7 @@ _TokenResponse = TypeVar(
 
 
 class TokenRequests:
-    """Sends requests about delegation tokens. Each is sent again until a broker answers it."""
+    """Sends requests about delegation tokens, and repeats each until a broker responds."""
 
     def __init__(self, requests: AdminRequests) -> None:
         self._requests = requests
@@ -56,7 +56,7 @@ class TokenRequests:
         )
 
     def renew(self, hmac: Secret) -> int:
-        """Renew a token, and return its expiry in ms since 1970."""
+        """Renew a token, and return its new expiry time in ms since 1970."""
         request = RenewDelegationTokenRequest(hmac=_bytes(hmac))
         return self._about_tokens(
             "renewed", request, RenewDelegationTokenResponse
@@ -68,7 +68,7 @@ class TokenRequests:
         self._about_tokens("expired", request, ExpireDelegationTokenResponse)
 
     def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
-        """Return the tokens of `owners` that this client may see; owners: None for all owners."""
+        """Return the tokens of `owners` that this client may see; None means all owners."""
         asked = None if owners is None else [_owner(owner) for owner in owners]
         request = DescribeDelegationTokenRequest(owners=asked)
         found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
@@ -80,7 +80,7 @@ class TokenRequests:
     def _about_tokens(
         self, done: str, request: Request, kind: type[_TokenResponse]
     ) -> _TokenResponse:
-        """Send a request until a broker answers it. Raise the broker's error."""
+        """Send a request, and repeat it until a broker responds. Raise the broker's error."""
 
         def answer(future: RequestFuture) -> _TokenResponse | None:
             response = future.response
@@ -100,7 +100,7 @@ def _token(
     expiry_timestamp_ms: int,
     max_timestamp_ms: int,
 ) -> DelegationToken:
-    """Return the token in a response; the times are arguments because their field names differ."""
+    """Return the token in a response; the times are passed, because their field names differ."""
     return DelegationToken(
         token_id=answer.token_id,
         hmac=Secret(base64.b64encode(answer.hmac).decode()),

@@ -1,4 +1,4 @@
-"""The description of an existing topic, and the properties of new ones."""
+"""The description of an existing topic, and the properties of new topics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spark_kafka_sink.wire.admin_messages import (
 class TopicDescription:
     """A topic that exists.
 
-    replication: the number of replicas of each partition, the smallest number if they differ.
-    allowed: the ACL operations that this client may perform on the topic, None if the brokers do
+    replication: the number of replicas of each partition; if the numbers differ, the smallest one.
+    allowed: the ACL operations that this client may perform on the topic; None if the brokers do
     not return them. is_new: whether this `KafkaAdmin` created the topic. is_internal: whether it is
     an internal topic of the brokers.
     """
@@ -89,6 +89,6 @@ class NewTopic:
     def min_version(self) -> int:
         """The first version of CreateTopics that can create topics with these properties.
 
-        Versions before `BROKERS_DEFAULTS_SINCE` need the numbers of partitions and replicas.
+        Versions before `BROKERS_DEFAULTS_SINCE` require both `partitions` and `replication`.
         """
         return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE

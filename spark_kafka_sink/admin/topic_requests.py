@@ -75,7 +75,7 @@ class TopicRequests:
                     last_error = self._create(missing, new) or last_error
             except TimeoutException:
                 # If there was an error about a topic before, raise the error about the missing
-                # topic, not this one.
+                # topic instead of this timeout.
                 if last_error is None:
                     raise
                 break
@@ -89,7 +89,7 @@ class TopicRequests:
     ) -> ApiException | None:
         """Add to `found` the descriptions of the topics that exist.
 
-        Return the last retriable error about a topic, None if there is none. Raise other errors.
+        Return the last retriable error about a topic; None if there is none. Raise other errors.
         """
         last_error = None
         for answer in self._requests.metadata(names):
@@ -113,9 +113,9 @@ class TopicRequests:
     def configs(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None] | ApiException]:
-        """Return configuration entries by topic: the topics' own values or the brokers' defaults.
+        """Return config values by topic: the topics' own values, or else the brokers' defaults.
 
-        A topic whose configuration cannot be read has the exception instead.
+        If the configuration of a topic cannot be read, the value for this topic is the exception.
         """
         resources = [
             DescribeConfigsResource(
@@ -145,7 +145,7 @@ class TopicRequests:
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
         """Send one CreateTopics request to the controller.
 
-        Return the last retriable error, of the request or in its response; None if there is none.
+        Return the last retriable error of the request or in its response; None if there is none.
         Raise other errors.
         """
         request = CreateTopicsRequest(
@@ -208,8 +208,8 @@ def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | No
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
     bits = answer.topic_authorized_operations
     allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
-    # Brokers return a topic only to clients that may DESCRIBE it. If DESCRIBE is not among the
-    # operations, the broker did not check ACLs.
+    # Brokers describe a topic only to clients with DESCRIBE permission. So if DESCRIBE is missing
+    # here, the response does not contain the operations.
     known = "DESCRIBE" in allowed
     return TopicDescription(
         name=answer.name or "",

@@ -31,10 +31,11 @@ READ: Final = ("READ", "DESCRIBE")
 class Acls:
     """Builds the kafka-acls.sh commands for one client.
 
-    principal: the name of the client's principal, empty if the configuration does not contain it.
-    described: a description of that principal. servers: the bootstrap servers, None if the brokers
-    do not use Kafka's ACLs. is_secured: whether these servers need TLS or a login. logged_in:
-    returns the name of the principal that has logged in, empty before a login.
+    principal: the name of the client's principal, or an empty string if the configuration does not
+    contain it. described: a description of that principal. servers: the bootstrap servers, or None
+    if the brokers do not use Kafka's ACLs. is_secured: whether these servers need TLS or a login.
+    logged_in: returns the name of the principal that has logged in, or an empty string before a
+    login.
     """
 
     principal: str = ""
@@ -66,9 +67,10 @@ class Acls:
     ) -> str | None:
         """Return the kafka-acls.sh command that grants the access that an error code denied.
 
-        Return None if the error code does not mean that access was denied. name: the name of the
-        topic, group or transactional id. operations: None for the operations that a writer needs.
-        is_prefix: whether to grant access to all names that begin with `name`.
+        If AWS IAM controls the access, return a hint at its policies instead. Return None if the
+        error code does not mean that access was denied. name: the name of the topic, group or
+        transactional id. operations: None for the operations that a writer needs. is_prefix:
+        whether to grant access to all names that begin with `name`.
         """
         denied = error_code(code)
         if denied.resource is None:
@@ -89,7 +91,7 @@ class Acls:
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return advice for a writer about an error code of a topic, None if there is none."""
+        """Return advice for a writer about an error code of a topic, or None if there is none."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
 
 
@@ -100,7 +102,7 @@ def _joined(*parts: str | None) -> str | None:
 def _principal(config: ProducerConfig) -> tuple[str, str]:
     """Return the name of the client's principal, and a description of that name.
 
-    The name is empty if the configuration does not contain it.
+    The name is an empty string if the configuration does not contain it.
     """
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
@@ -125,7 +127,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
 
 
 def _known(name: str) -> str:
-    """Return a name, or an empty text if it contains a reference (``${…}``)."""
+    """Return a name, or an empty string if it contains a reference (``${…}``)."""
     return "" if "${" in name else name
 
 

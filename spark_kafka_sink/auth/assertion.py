@@ -1,8 +1,8 @@
 """Assertions: JWTs with which a client authenticates at a token endpoint (RFC 7523).
 
-Claims come from options, from a template, and from the current time. If a claim comes from several
-of these, the last one wins, as in the Java client. Signing needs the library cryptography, which
-only this module and `pkcs12` import.
+Claims come from options, from a template, and from the current time. If several of these sources
+set the same claim, the last one in this order wins, as in the Java client. Signing needs the
+library cryptography, which only this module and `pkcs12` import.
 """
 
 from __future__ import annotations

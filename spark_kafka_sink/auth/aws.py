@@ -34,7 +34,7 @@ _REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """AWS access keys. expires_at: in seconds since 1970, None if unknown."""
+    """AWS access keys. expires_at: in seconds since 1970, or None if unknown."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -49,7 +49,7 @@ class AwsOptions:
     As in Java, the role is assumed only if the profile has no credentials. If neither a profile
     nor a role is set, AWS's default credential provider chain is used.
 
-    role_keys: the credentials that assume the role, None for those of the default chain.
+    role_keys: the credentials that assume the role, or None for those of the default chain.
     """
 
     profile: str | None = None
@@ -78,7 +78,8 @@ _OPTIONS: Final = {
     "awsRoleExternalId": "external_id",
 }
 _ROLE_KEYS: Final = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey", "awsRoleSessionToken")
-# JAAS options about logs, retries and other sources, which are accepted and have no effect.
+# JAAS options about logs, retries and other sources of credentials. They are accepted, and have no
+# effect.
 _NO_EFFECT: Final = frozenset(
     {"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs", "awsAddDefaultProviders"}
 )
@@ -103,13 +104,14 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
 
 
 def _role_keys(jaas: Mapping[str, str]) -> AwsCredentials | None:
-    """Return the credentials that assume the role, None if they are not in the JAAS entry."""
+    """Return the credentials that assume the role, or None if they are not in the JAAS entry."""
     access_key, secret_key, session_token = (jaas.get(name) or None for name in _ROLE_KEYS)
     if access_key is not None and secret_key is not None:
         return AwsCredentials(access_key, secret_key, session_token)
     if (access_key, secret_key, session_token) == (None, None, None):
         return None
-    # If only some of the keys are set, Java ignores them and would assume the role as another user.
+    # If only some of the keys are set, the Java client ignores them, and assumes the role with the
+    # credentials of a different user.
     raise ConfigException(
         f"{Option('sasl.jaas.config')} has only some of the keys that assume awsRoleArn: set "
         "both awsRoleAccessKeyId and awsRoleSecretAccessKey, or remove awsRoleAccessKeyId, "
@@ -118,7 +120,7 @@ def _role_keys(jaas: Mapping[str, str]) -> AwsCredentials | None:
 
 
 def region_of_host(host: str) -> str | None:
-    """Return the AWS region in the host name of an Amazon MSK broker, None for other hosts."""
+    """Return the AWS region in the host name of an Amazon MSK broker, or None for other hosts."""
     found = _BROKER.fullmatch(host)
     return None if found is None else found["region"].lower()
 
@@ -140,8 +142,8 @@ def msk_token(
 ) -> OAuthBearerToken:
     """Return a token that is valid from `now` on. now: in seconds since 1970.
 
-    If the credentials expire before the signature, the token has their expiry time, because brokers
-    end the session at that time.
+    If the credentials expire before the signature, the token gets their expiry time, because
+    brokers end the session at that time.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"
@@ -166,8 +168,8 @@ def _signed_query(credentials: AwsCredentials, region: str, now: float) -> str:
     }
     if credentials.session_token:
         fields["X-Amz-Security-Token"] = credentials.session_token
-    # The URL has the fields in the order of AWS's own signer. The signature is computed over the
-    # fields sorted by name.
+    # The URL contains the fields in the order of AWS's own signer. The signature is computed over
+    # the fields sorted by name.
     pairs = [f"{_encoded(name)}={_encoded(value)}" for name, value in fields.items()]
     query = "&".join(sorted(pairs))
     host = f"kafka.{region}.amazonaws.com"

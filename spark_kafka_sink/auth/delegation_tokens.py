@@ -1,7 +1,8 @@
 """Delegation tokens (KIP-48): when to renew or replace a token, and how clients log in with it.
 
-This module is pure: times are arguments, in milliseconds since 1970. The rule, with the default
-settings of brokers (a token expires after 24 hours without a renewal, and after 7 days at most)::
+This module does not read a clock: times are arguments, in milliseconds since 1970. With the default
+config of brokers, a token expires after 24 hours without a renewal, and after 7 days at most. The
+driver then renews and replaces tokens as follows::
 
     0 h            18 h           36 h    …    126 h                       168 h
     created        renewed        renewed      another one is created      the end of its life
@@ -91,15 +92,14 @@ class TokenLife:
 
 
 def late_in(begin_ms: int, end_ms: int) -> float:
-    """Return when to renew or replace a token, from the begin and the end of its lifetime."""
+    """Return when to renew or replace a token whose lifetime begins and ends at these times."""
     return begin_ms + _USED_UP * (end_ms - begin_ms)
 
 
 def is_fresh(token: DelegationToken, now_ms: float, skew_ms: float = 0) -> bool:
     """Return whether a token is so new that a broker may not know it yet.
 
-    skew_ms: how far this machine's clock may be ahead of the clock that the token's issue time is
-    from.
+    skew_ms: how far this machine's clock may be ahead of the clock that set the token's issue time.
     """
     return now_ms < token.issue_timestamp_ms + FRESH_MS + skew_ms
 
@@ -141,12 +141,12 @@ def with_delegation_token(
 
 
 def delegation_token(config: ProducerConfig) -> DelegationToken | None:
-    """Return the token that a client logs in with, None if it logs in with other credentials."""
+    """Return the token that a client logs in with, or None if it uses different credentials."""
     return config.token if isinstance(config, DelegationTokenConfig) else None
 
 
 def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
-    """Return why brokers may refuse a token, and which broker settings limit its lifetime.
+    """Return why brokers may reject a token, and which broker configs limit its lifetime.
 
     token: None for a token that the user created, whose lifetime is unknown.
     """

@@ -26,12 +26,12 @@ _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
 class KerberosOptions:
     """The client's and the brokers' principals.
 
-    service: the first part of the brokers' principals. principal: the client's principal, None for
-    the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
-    exist already. keytab_name: the keytab in error messages. cache: the ticket cache with the
-    existing tickets, None for the process's default cache. shown: pairs of the resolved value of a
-    principal or a service that contains references (``${…}``), and the text that error messages
-    show instead.
+    service: the first part of the brokers' principals. principal: the client's principal, or None
+    for the principal of the ticket cache. keytab: the file with the key of `principal`, or None if
+    tickets exist already. keytab_name: the keytab in error messages. cache: the ticket cache with
+    the existing tickets, or None for the process's default cache. shown: replacements for error
+    messages, as pairs. If a principal or a service contains references (``${…}``), a pair contains
+    its resolved value and the text to show instead.
     """
 
     service: str
@@ -49,7 +49,7 @@ class KerberosOptions:
         return f"principal {self.for_message(self.principal)!r}"
 
     def for_message(self, text: str) -> str:
-        """Return a text with resolved values replaced by their references (``${…}``)."""
+        """Return a string with resolved values replaced with their references (``${…}``)."""
         for value, written in self.shown:
             text = text.replace(value, written)
         return text
@@ -63,8 +63,8 @@ def kerberos_options(
 ) -> KerberosOptions:
     """Return the Kerberos options. Raise ConfigException if they are incomplete or contradictory.
 
-    jaas: the options of Krb5LoginModule, None without a JAAS entry. principal, keytab, service: the
-    values of sasl.kerberos.principal, .keytab and .service.name.
+    jaas: the options of Krb5LoginModule, or None without a JAAS entry. principal, keytab, service:
+    the values of sasl.kerberos.principal, .keytab and .service.name.
     """
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
     if service and in_jaas and service != in_jaas:
@@ -120,10 +120,10 @@ def _is_true(jaas: Mapping[str, str], name: str) -> bool:
 
 
 def cache_path(cache: str) -> str:
-    """Return the path of a ticket cache, empty for a type that is neither FILE nor DIR.
+    """Return the path of a ticket cache; an empty string if its type is neither FILE nor DIR.
 
-    The name of a cache is its type, such as ``FILE``, ``DIR`` or ``KCM``, a colon, and the rest. A
-    name without a type is a path.
+    The name of a cache consists of a type (such as ``FILE``, ``DIR`` or ``KCM``), a colon, and the
+    rest. A name without a type is a path.
     """
     kind, colon, rest = cache.partition(":")
     # MIT Kerberos treats a single letter as a Windows drive.
@@ -144,7 +144,7 @@ class KerberosContext(Protocol):
         """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the broker's token. Return the next token to send, None if there is none."""
+        """Process the broker's token. Return the next token to send, or None if there is none."""
 
     def unwrap(self, message: bytes) -> bytes:
         """Return the content of a message that the broker has wrapped (GSS_Unwrap)."""
@@ -173,10 +173,11 @@ class GssapiExchange:
         return self._first
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the response to the broker's token, None if the exchange is complete."""
+        """Return the response to the broker's token, or None if the exchange is complete."""
         if not self._context.is_complete:
             answer = self._context.step(challenge)
-            # An empty token is sent, too: the broker responds to it with its security layers.
+            # An empty token is sent, too, because the broker responds to it with its security
+            # layers.
             return answer or b""
         if self.is_complete:
             return None

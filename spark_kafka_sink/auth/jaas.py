@@ -2,7 +2,8 @@
 
 The Java client parses the text with java.io.StreamTokenizer. This module implements all rules of
 that class, so that a text means the same in both clients. Messages do not show parts of the text
-that may be secret: if quotes are missing, a word of the password may be where a name is expected.
+that may be secret. For example, if quotes are missing, a word of the password may be where a name
+is expected.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class JaasEntry:
         return is_scram and self.options.get("tokenauth", "").lower() == "true"
 
     def resolved(self, resolve: Callable[[str], str]) -> JaasEntry:
-        """Return the entry with each option's value replaced by `resolve(value)`."""
+        """Return the entry with each option's value replaced with `resolve(value)`."""
         return JaasEntry(self.module, {name: resolve(v) for name, v in self.options.items()})
 
 
@@ -181,7 +182,8 @@ def _error(tokens: _Tokens, why: str) -> ConfigException:
 _SPACE, _DIGIT, _ALPHA, _QUOTE = 1, 2, 4, 8
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _LINE_ENDS: Final = ("\n", "\r")
-# In Java, a backslash at the end of the text becomes this character: the number -1 as a character.
+# In Java, a backslash at the end of the text becomes this character, because Java casts the
+# end-of-text value -1 to a character.
 _NO_CHARACTER: Final = "\uffff"
 
 
@@ -203,10 +205,10 @@ _CLASSES: Final = _classes()
 
 
 class _Tokens:
-    """java.io.StreamTokenizer: `advance` reads a token, and the attributes describe it.
+    """Works like java.io.StreamTokenizer: `advance` reads a token, and the attributes describe it.
 
-    word: the text of a word or of a quoted text. mark: any other character. begin: the position of
-    the token.
+    word: a word, or the content of a quoted string. mark: any other character. begin: the position
+    of the token.
     """
 
     def __init__(self, text: str) -> None:

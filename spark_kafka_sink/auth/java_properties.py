@@ -32,7 +32,7 @@ def properties(text: str) -> dict[str, str]:
 def _logical_lines(text: str) -> Iterator[str]:
     """Yield the lines that are neither empty nor comments.
 
-    A line that ends in an odd number of backslashes is joined with the next line.
+    A line that ends in an odd number of backslashes is combined with the next line.
     """
     line = ""
     for natural in _LINE_END.split(text):

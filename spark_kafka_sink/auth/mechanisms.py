@@ -19,9 +19,10 @@ AWS_MSK_IAM: Final = "AWS_MSK_IAM"
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI, AWS_MSK_IAM)
 
 OTHER_USER: Final = "a client cannot change its user, so create a new client"
-"""The end of a message about credentials of another user than before."""
+"""The end of a message about credentials that belong to a different user than before."""
 _MAX_SHOWN: Final = 200
-# Secrets up to this length are masked only as whole words: other words may contain them.
+# Secrets up to this length are masked only as separate words, because longer words may contain them
+# by chance.
 _LONGEST_WORD: Final = 3
 
 
@@ -49,7 +50,7 @@ class SaslExchange(Protocol):
         """Return the first token to send."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the response to the broker's token, None if there is nothing more to send.
+        """Return the response to the broker's token, or None if there is nothing more to send.
 
         Raise SaslAuthenticationException if the broker rejects the login or violates the protocol.
         """
@@ -111,11 +112,11 @@ def utf8(text: str, what: str) -> bytes:
 
 
 def printable(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a peer's text for error messages, as one line of limited length.
+    """Return a string from a peer as one line of limited length, for error messages.
 
-    secrets: what the peer got from this client. They are replaced by ``***``.
+    secrets: the secrets that this client sent to the peer. They are replaced with ``***``.
     """
-    # A long secret may contain a short one.
+    # Replace the longest secrets first, because a long secret may contain a short one.
     for each in sorted(filter(None, secrets), key=len, reverse=True):
         is_word = len(each) <= _LONGEST_WORD
         found = re.escape(each)

@@ -1,7 +1,7 @@
 """OAUTHBEARER (RFC 7628): the exchange, the claims of a token, and when to refresh it.
 
-A token may be opaque. If it is a JWT, it contains its expiry time. Brokers verify the signature of
-a token; this module does not.
+A token may be opaque. If it is a JWT, it normally contains its expiry time. Brokers verify the
+signature of a token; this module does not.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
 
 
 def subject(token: str, claim: str = "sub") -> str:
-    """Return the user that a claim of a JWT names, empty if it is missing or not printable."""
+    """Return the user in a claim of a JWT; an empty string if it is missing or not printable."""
     found = (jwt_claims(token) or {}).get(claim)
     return found if isinstance(found, str) and printable(found) == found else ""
 
@@ -145,8 +145,8 @@ def refresh_at(
 ) -> float:
     """Return when to refresh a token that was received at `now`.
 
-    issued_at: the start of the token's lifetime, None if unknown; then `now` is used. chance: a
-    random number from 0 to 1. The rules are those of Java's ExpiringCredentialRefreshingLogin.
+    issued_at: the start of the token's lifetime; if it is None, `now` is used. chance: a random
+    number from 0 to 1. The rules are those of Java's ExpiringCredentialRefreshingLogin.
     """
     share = window.factor + window.jitter * chance
     if now + window.min_period_s + window.buffer_s > expires_at:

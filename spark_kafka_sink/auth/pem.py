@@ -2,8 +2,8 @@
 
 PEM blocks are parsed as in the Java client (DefaultSslEngineFactory): white space is allowed inside
 blocks, and any text between them. So PEM on a single line is valid, as in properties files and
-environment variables. OpenSSL requires line breaks; `PemBlock.text` has them. Keys may also be in
-PKCS#1 or SEC1, which Java does not accept.
+environment variables. OpenSSL requires line breaks; `PemBlock.text` contains them. Keys may also be
+in PKCS#1 or SEC1, which Java does not accept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CERTIFICATE: Final = "CERTIFICATE"
 _X509_CERTIFICATE: Final = "X509 CERTIFICATE"
 _PRIVATE_KEY: Final = "PRIVATE KEY"
 _ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
-# Messages show only these labels: in a file, a label may be anything, even a secret.
+# Messages show only these labels, because a label in a file may be anything, even a secret.
 _SHOWN_LABELS: Final = frozenset(
     {
         CERTIFICATE, _X509_CERTIFICATE, "TRUSTED CERTIFICATE", _PRIVATE_KEY, _ENCRYPTED_KEY,
@@ -44,7 +44,7 @@ _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 # An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
 _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
 _DER: Final = b"\x30"
-# The tag of a certificate's version, and the greatest length of an element that DER writes as one
+# The tag of a certificate's version, and the greatest length of an element that DER encodes in one
 # byte.
 _DER_VERSION: Final = 0xA0
 _DER_LONGEST_SHORT: Final = 0x7F
@@ -181,7 +181,7 @@ def certificate_subject(certificate: bytes) -> bytes:
 
 
 def _der_content(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the content of the element at a position begins and ends."""
+    """Return the positions at which the content of the DER element at `at` begins and ends."""
     size, begin = data[at + 1], at + 2
     if size > _DER_LONGEST_SHORT:
         length = size - _DER_LONGEST_SHORT - 1

@@ -1,10 +1,10 @@
 """References in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
 
 There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
-value in a properties file, ``directory`` the content of a file. `config.providers` sets other names
-for them and restricts what they may read. The value of a reference is not resolved again. A
-reference with an unknown provider is left unchanged, because a password may look like one. Kafka
-calls a reference a config provider variable.
+value in a properties file, ``directory`` the content of a file. The option `config.providers` can
+define them under more names, and restrict what these may read. The value of a reference is not
+resolved again. A reference with an unknown provider is left unchanged, because a password may look
+like one. Kafka calls a reference a config provider variable.
 
 A user who sets options on a shared driver could have the driver's secrets sent to a server of their
 own. The process can therefore restrict what may be read. The following environment variables do so,
@@ -57,7 +57,7 @@ class Files(Protocol):
     """Access to files. `real_path` and `read` raise OSError or ValueError."""
 
     def shipped(self, path: str) -> str | None:
-        """Return the local path of a file shipped with the application, None for other files."""
+        """Return the local path of a file shipped with the application, or None for other files."""
 
     def real_path(self, path: str) -> str:
         """Return the absolute path with symbolic links resolved."""
@@ -204,7 +204,7 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
 
 
 class _FilesOnce:
-    """Looks for and reads each file only once. Implements `Files`."""
+    """Finds and reads each file only once. Implements `Files`."""
 
     def __init__(self, files: Files) -> None:
         self.shipped = cache(files.shipped)
@@ -213,7 +213,7 @@ class _FilesOnce:
 
 
 class References:
-    """Finds and resolves references, as far as options and process allow it."""
+    """Finds and resolves references, if the options and the process allow it."""
 
     def __init__(
         self,
@@ -233,10 +233,10 @@ class References:
         return [each for each in found if each.provider in self._providers]
 
     def at_once(self) -> References:
-        """Return references that read each file only once.
+        """Return a copy that reads each file only once.
 
-        So the values of several references to a file come from the same version of the file, as in
-        Java. Do not keep the result, because it does not notice a file that is replaced.
+        Several references to a file then get their values from the same version of the file, as in
+        Java. Do not keep the result, because it does not notice when a file is replaced.
         """
         return References(self._providers, self._limits, self._environ, _FilesOnce(self._files))
 

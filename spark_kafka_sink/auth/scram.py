@@ -6,8 +6,8 @@ is the password, and the first message has `tokenauth=true` (KIP-48). Logins wit
 send `tokenauth`, because some brokers reject it.
 
 Deriving the keys of a password takes many hash iterations. `KeyCache` caches the keys by mechanism,
-user, password, salt and number of iterations. All five are in the cache key. Without one of them, a
-wrong password or another user of the same process could log in with cached keys.
+user, password, salt and number of iterations. All five are in the cache key. If one of them were
+missing, a wrong password or a different user of the same process could log in with cached keys.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class KeyCache:
 class ScramExchange:
     """One SCRAM login.
 
-    nonce: a new random text for this login, printable and without commas. is_token: whether user
+    nonce: a new random string for this login, printable and without commas. is_token: whether user
     and password are the id and the HMAC of a delegation token. name: what error messages show as
-    the user, None to show `user`.
+    the user, or None to show `user`.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class ScramExchange:
         self._name = printable(user if name is None else name)
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={escaped},r={nonce}" + (",tokenauth=true" if is_token else "")
-        # The signature that the broker's last message must have; None until the client's last
-        # message.
+        # The signature that the broker's last message must contain; None until the client's last
+        # message is made.
         self._signature: bytes | None = None
 
     def first(self) -> bytes:
@@ -134,9 +134,9 @@ class ScramExchange:
         return f"{_HEADER}{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the client's last message.
+        """In the first call, return the client's last message.
 
-        In the next call, verify the broker's signature and return None.
+        In the second call, verify the broker's signature and return None.
         """
         if self.is_complete:
             raise self._failed("the broker sent another message after its final SCRAM message")

@@ -32,7 +32,7 @@ def by_secret(scope: str | None) -> dict[str, str]:
 
 
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
-    """Return the Authorization header. encode: applied to id and secret, None for no encoding."""
+    """Return the Authorization header. encode: applied to id and secret, or None."""
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
     return f"{_BASIC} {base64.b64encode(':'.join(pair).encode()).decode()}"
 
@@ -54,7 +54,7 @@ def by_jwt_bearer(assertion: str, scope: str | None) -> dict[str, str]:
 
 
 def assertion_in(form: Mapping[str, str]) -> str:
-    """Return the assertion in a form, empty if the form has none."""
+    """Return the assertion in a form, or an empty string if the form contains none."""
     return form.get("client_assertion") or form.get("assertion") or ""
 
 
@@ -62,7 +62,8 @@ def secrets_in(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets in the Authorization header of a request.
 
     These are the text after the scheme and, if the scheme is Basic, the password in that text. If
-    the password is empty, the user is a secret instead, because some servers take a token as user.
+    the password is empty, the user is a secret instead, because some servers accept a token as the
+    user name.
     """
     scheme, _, sent = headers.get("Authorization", "").partition(" ")
     if scheme != _BASIC:
@@ -86,7 +87,8 @@ def token_of_answer(
 ) -> OAuthBearerToken:
     """Return the token in a response. Raise TokenException if it has no valid token.
 
-    now: when the response was received. secrets: what the client has sent, such as its secret.
+    now: when the response was received. secrets: the secrets that the client has sent, such as its
+    client secret.
     """
     found = _object(body)
     if not 200 <= status < 300:
@@ -123,7 +125,7 @@ def _described(found: Mapping[str, object] | None, secrets: Iterable[str]) -> st
 
 
 def _seconds(found: Mapping[str, object]) -> float | None:
-    """Return `expires_in` in seconds, which some endpoints write as text; None if invalid."""
+    """Return `expires_in` in seconds, or None if it is invalid. Some endpoints send a string."""
     value = found.get("expires_in")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

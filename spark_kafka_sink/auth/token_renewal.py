@@ -1,4 +1,4 @@
-"""The current OAuth token, and the time of the next fetch. Pure: times are arguments.
+"""The current OAuth token, and the time of the next fetch. This module does not read a clock.
 
 ::
 
@@ -6,18 +6,19 @@
        ^                                            │
        └──────── the token has expired ─────────────┘
 
-In NOTHING, clients wait, and a fetch that fails is repeated after a pause. In SERVING, clients get
-the token. When the refresh window of the token begins, the next token is fetched, and replaces it.
-If that fetch fails, it is repeated after a pause, and the old token serves until it expires.
+In NOTHING, clients wait for a token. In SERVING, clients get the current token. When its refresh
+window begins, the next token is fetched, and replaces it. A fetch that fails is retried after a
+back-off. The old token is used until it expires.
 
 The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
 rejected token is still used until it is replaced, because the cause may be that broker's clock or
-keys. If so, the broker rejects the next tokens, too. The fetches therefore become rarer until a
-broker accepts a token. If all clients are gone before that, the next client does not get a rejected
-token: another one is fetched at once.
+keys. In that case, the broker also rejects the next tokens. So the fetches become rarer until a
+broker accepts a token. If all clients close before that, the rejected token is not reused. A new
+token is fetched for the next client.
 
-A failure that a retry will probably not overcome is raised to clients that wait for a token. The
-fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
+If a retry would probably fail in the same way, the failure is raised to the clients that wait for a
+token. The fetch is still retried after the longest back-off, because the cause may be fixed by
+then.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 if TYPE_CHECKING:
     from random import Random
 
-# The assumed lifetime of a token without an expiry time, and that of a token that seems to have
-# expired when it arrives. By the broker's clock, which counts, it may still be valid.
+# The assumed lifetime of a token without an expiry time, and of a token that seems to have expired
+# when it arrives. Such a token may still be valid by the broker's clock, which is the one that
+# counts.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
-# The shortest pause between two fetches, whatever the options and the endpoint say.
+# The shortest pause between two fetches. The options and the endpoint cannot make it shorter.
 _LEAST_PAUSE_S: Final = 0.05
 # The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# If brokers reject a token within this time after its fetch, they would also reject the next token.
-# The time doubles with each token that is rejected, up to the longest time.
+# If brokers reject a token within this time after its fetch, no new token is fetched, because they
+# would probably reject it, too. If sasl.login.refresh.min.period.seconds is longer, it is used
+# instead. The time doubles with each token that is rejected, up to the longest time.
 _FRESH_S: Final = 10.0
 _LONGEST_FRESH_S: Final = 300.0
 
@@ -48,7 +51,7 @@ class TokenException(Exception):
     """No token could be fetched. The message contains no secret.
 
     is_final: whether a retry would fail in the same way. retry_after_s: the delay in seconds that
-    the endpoint requests, None if it does not request a delay.
+    the endpoint requests, or None if it does not request a delay.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class TokenException(Exception):
 class TokenRenewal:
     """The token of one configuration; times are seconds since 1970.
 
-    fetch_at: when to fetch the next token. failure: the error of the last fetch, None if it
+    fetch_at: when to fetch the next token. failure: the error of the last fetch, or None if it
     succeeded.
     """
 
@@ -82,7 +85,7 @@ class TokenRenewal:
         self.failure: TokenException | None = None
 
     def serving(self, now: float) -> OAuthBearerToken | None:
-        """Return the token to log in with, None if there is no valid token."""
+        """Return the token to log in with, or None if there is no valid token."""
         return self._token if now < self._ends_at else None
 
     def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
@@ -123,7 +126,8 @@ class TokenRenewal:
         """Record that a broker has rejected a token. If it is old enough, make a fetch due now.
 
         The token is still used until it is replaced, because other brokers may accept it. If it was
-        fetched a short time ago, no other one is fetched, because that one would be rejected, too.
+        fetched a short time ago, no new token is fetched, because brokers would probably reject it,
+        too.
         """
         if token is not self._token:
             return
@@ -137,9 +141,9 @@ class TokenRenewal:
     def attached(self, *, is_first: bool) -> None:
         """Prepare for a new client: the user may have fixed the cause of an earlier failure.
 
-        After a failure that a retry would not overcome, the next fetch is due now. After any other
-        failure, the pause goes on. is_first: whether there are no other clients. If so, the token
-        is dropped if brokers rejected it or the token before it.
+        After a final failure (`is_final`), the next fetch is due now. After any other failure, the
+        back-off continues. is_first: whether there are no other clients. If so, the token is
+        dropped if brokers rejected it or the token before it.
         """
         if self.failure is not None and self.failure.is_final:
             self.failure, self.fetch_at = None, 0.0

@@ -1,1 +1,1 @@
-"""The threads of a producer and the state that they share: callers add rows, one thread sends."""
+"""The threads of a producer, and the state that callers share with the I/O thread."""

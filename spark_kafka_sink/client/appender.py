@@ -1,9 +1,9 @@
 """Append columns: cut an Arrow batch into slices, and add the rows of each slice to record batches.
 
-This module keeps the slices in order, and has the state of the partitioner. Slices are partitioned
-and encoded one at a time, so that the offset deltas of a partition's records follow one another.
-The thread that holds `append_lock` never waits for memory, metadata or the network, so the I/O
-thread may take the lock as well.
+This module keeps the slices in order, and holds the state of the partitioner. Slices are
+partitioned and encoded one at a time, so that the offset deltas of a partition's records are
+consecutive. The thread that holds `append_lock` never waits for memory, metadata or the network, so
+the I/O thread may take the lock as well.
 
 A slice is appended in these steps:
 
@@ -15,7 +15,7 @@ A slice is appended in these steps:
 6. compress the batches that became full.
 
 Only steps 1, 3, 5 and the end of 6 take the producer's lock (`ProducerState`), and only step 1 may
-wait. In a transaction, each append also takes the lock at its begin and at its end.
+wait. In a transaction, each append also takes the lock when it begins and when it ends.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def slice_bytes(partitions: int) -> int:
     """Return the target size of a slice in bytes.
 
     Each partition of a slice costs time, so more partitions need larger slices. partitions: the
-    total number of partitions of the topics that the rows may go to, 0 if it is unknown.
+    total number of partitions of the topics of the rows; 0 if it is unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -113,7 +113,7 @@ class Slice:
     """Rows that are appended together.
 
     sizes: for each row, an upper bound of its encoded size in bytes; topics: the metadata of each
-    topic in ``rows.topics``; hashes: the hash of each row's key, None if the partitioner ignores
+    topic in ``rows.topics``; hashes: the hash of each row's key; None if the partitioner ignores
     keys.
     """
 
@@ -162,9 +162,9 @@ class SliceAppender:
     ) -> None:
         """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
-        loads: the `TopicLoad` of each topic in ``each.to_spread``; check: called with the lock of
-        the producer, raises if rows may not be appended now; created_at: the time since which the
-        rows have waited, None for now; owner: notified about each row's result.
+        loads: the `TopicLoad` of each topic in ``each.to_spread``. check: called with the lock of
+        the producer; raises if rows may not be appended now. created_at: when the rows began to
+        wait; None for now. owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -259,7 +259,7 @@ class ColumnProducer:
         refresh: Callable[[], Mapping[str, int]] | None,
     ) -> None:
         """Set the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
-        limits = dict(max_message_bytes)  # the user's mapping may run code: not under the lock
+        limits = dict(max_message_bytes)  # a user's mapping may run code, so no lock is held
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
         self.limits = self.limits.with_topics(limits if is_plain else {})
@@ -343,7 +343,7 @@ class ColumnProducer:
             self._drain_rows(call.deadline, rows.topics)
             if self._partitioner is not None and not built_in:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
-                # As in Java, the partitioner's time does not count towards max.block.ms.
+                # As in the Java client, max.block.ms does not include the partitioner's time.
                 call = self._caller.column_call()
         except KafkaException as error:
             self._state.refuse(record_batch.num_rows, error)
@@ -383,14 +383,13 @@ class ColumnProducer:
                 self._append_slice(each, call, owner, pending, lingers_since)
                 start, pending = end, PendingAppend()
                 progress.appended = first_row + end
-                # Each slice may wait for memory for another max.block.ms, as if it were a call of
-                # its own.
+                # Like a separate call, each slice may wait up to max.block.ms for memory.
                 call = self._caller.column_call()
         except BaseException as error:
             # The error may have come after the rows of the last slice were put into batches.
             appended = end if pending.is_in_batches else start
             progress.appended = first_row + appended
-            # The caller does not know which rows were appended: the transaction must be aborted.
+            # The caller does not know which rows were appended, so the transaction must be aborted.
             if progress.appended and progress.failure is None:
                 progress.failure = error
                 self._state.left_behind[progress] = self._spoil_transaction
@@ -400,11 +399,11 @@ class ColumnProducer:
             raise
 
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
-        """Make the transaction abortable, because `append` failed after some of the rows.
+        """Move the transaction to ABORTABLE_ERROR, because `append` failed after some of the rows.
 
-        This is done once for a call of `append`, because later it could be another transaction.
-        said: the text of the error. The I/O thread passes no text: the class of the error may be
-        the user's, and its code must not run while the I/O thread holds the lock.
+        This is done once for a call of `append`, because later, the next transaction may be open.
+        said: the message of the error. The I/O thread passes no message, because the class of the
+        error may be the user's, and its code must not run while the I/O thread holds the lock.
         """
         error = progress.failure
         if error is None or progress.has_spoiled:
@@ -420,7 +419,7 @@ class ColumnProducer:
         progress.has_spoiled = True
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
+        """Raise RecordTooLargeException for rows over the limit of requests, memory or a topic."""
         if self.limits.fit(int(sizes.max(initial=0))):
             return
         try:
@@ -473,10 +472,10 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the creation time for batches with rows that have waited, None for now.
+        """Return the creation time for batches with rows that have waited; None for now.
 
-        It is `lingers_since`, but at most linger.ms ago. delivery.timeout.ms begins at this time,
-        and a longer wait must not use it up.
+        It is `lingers_since`, but at most linger.ms ago, because delivery.timeout.ms begins at this
+        time, and a longer wait must not use it up.
         """
         if lingers_since is None:
             return None
@@ -487,7 +486,8 @@ class _Progress:
     """How many rows of an `append` call are in record batches.
 
     rows: the number of rows of the call; what: ``batch`` or ``table``; failure: the error with
-    which the call failed after some rows; has_spoiled: whether the transaction was made abortable.
+    which the call failed after some rows; has_spoiled: whether the transaction was moved to
+    ABORTABLE_ERROR.
     """
 
     __slots__ = ("appended", "failure", "has_spoiled", "rows", "what")
@@ -500,7 +500,7 @@ class _Progress:
         self.has_spoiled = False
 
     def in_message(self, error: KafkaException) -> KafkaException:
-        """Return a copy of the error whose message says how many rows were appended, if any."""
+        """Return a copy of the error; its message shows how many rows were appended, if any."""
         return error.with_message(f"{error.message}; {self}" if self.appended else error.message)
 
     def __str__(self) -> str:

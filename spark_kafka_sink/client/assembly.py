@@ -1,6 +1,6 @@
 """Make the parts of a producer from its configuration: state machines, network client, thread.
 
-This module decides which option goes to which part. It starts nothing.
+This module decides which option goes to which part. It does not start the thread.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def assemble(
 ) -> tuple[ProducerState, ProducerThread]:
     """Make the `ProducerState` and the `ProducerThread` of a producer; the thread is not started.
 
-    brokers: the brokers of the cluster that are known already; make_transactions: makes the state
-    machine of transactions, None without a transactional.id; identity: see `Security`.
+    brokers: the brokers of the cluster that are known already. make_transactions: makes the state
+    machine of transactions; None if there is no transactional.id. identity: see `Security`.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -127,10 +127,10 @@ def assemble(
 
 
 def _rack(config: ProducerConfig) -> str | None:
-    """Return the rack whose partitions the built-in partitioner prefers, None if it prefers none.
+    """Return the rack that the built-in partitioner prefers; None if it prefers no rack.
 
-    Raise ConfigException if client.rack has a reference that cannot be resolved in this process, or
-    that gives an empty rack.
+    Raise ConfigException if client.rack contains a reference that cannot be resolved in this
+    process, or if the resolved rack is empty.
     """
     if config.partitioner_class is not None or not config.partitioner_rack_aware:
         return None

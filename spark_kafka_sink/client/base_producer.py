@@ -62,7 +62,7 @@ class Plugins(Protocol):
 
     @property
     def partitioner(self) -> BatchPartitioner | None:
-        """The user's partitioner, None if the producer uses its built-in partitioner."""
+        """The user's partitioner; None if the producer uses its built-in partitioner."""
 
     def close(self) -> KafkaException | None:
         """Close each object that has a ``close`` method, once; return the first error."""
@@ -98,9 +98,9 @@ class BaseProducer:
                 identity=identity,
             )
             self._thread = thread
-            # The I/O thread refers to these objects. None of them refers to the producer: otherwise
-            # a producer that nobody uses would never be garbage-collected, and its I/O thread would
-            # not end.
+            # The I/O thread refers to these objects, so none of them may refer to the producer.
+            # Otherwise, an unused producer would never be garbage-collected, and its I/O thread
+            # would not end.
             self._caller = Caller(self._state, thread, config)
             self._appender = SliceAppender(self._state, config)
             self._row_feeder = feeder = self._make_feeder()
@@ -163,12 +163,12 @@ class BaseProducer:
 
     @property
     def _has_unseen_commit(self) -> bool:
-        """Whether a commit has timed out or was interrupted, and no call has shown its result."""
+        """Whether a commit timed out or was interrupted, and no call has shown its result yet."""
         return False
 
     @property
     def _outcome(self) -> str:
-        """What became of the latest transaction; empty without transactions."""
+        """The outcome of the latest transaction; an empty string without transactions."""
         return ""
 
     def _end_transaction(self, timeout: float | None) -> None:
@@ -200,7 +200,7 @@ class BaseProducer:
         self._log_lost(kind)
 
     def _close_after(self, kind: type[BaseException], longest_s: float = math.inf) -> None:
-        """Close after Ctrl-C, within 5 s, and log what is lost; another Ctrl-C ends the wait."""
+        """Close after Ctrl-C within 5 s, and log lost records; a second Ctrl-C ends the wait."""
         try:
             self._close_within(unclosed.AT_EXIT_S, longest_s)
         except KafkaException as failure:
@@ -239,18 +239,18 @@ class BaseProducer:
 
         topic: the topic of all rows; None to use the topic column. record_batch: an Arrow batch, or
         a table, whose batches are appended one after the other. If the call fails half-way, the
-        error contains the number of appended rows. The call returns when the rows are in the
+        error message shows the number of appended rows. The call returns when the rows are in the
         producer's memory; `flush` raises an exception if they cannot be delivered. on_failure:
-        called by the I/O thread with rows that could not be delivered; `flush` does not raise for
-        these rows then. built_in_partitioner: ignore the user's partitioner. lingers_since: the
-        time (of `time.monotonic`) since which the rows have waited already; this wait counts
-        towards linger.ms.
+        called by the I/O thread with an AppendFailure for rows that could not be delivered; for
+        these rows, `flush` then raises no error. built_in_partitioner: whether to ignore the user's
+        partitioner. lingers_since: the time (of `time.monotonic`) at which the rows began to wait;
+        this wait counts towards linger.ms.
 
-        Raise DataException or RecordTooLargeException for rows that cannot be sent (then no row of
-        the batch is sent), TimeoutException or BufferExhaustedException after max.block.ms, and the
-        error of an earlier failed delivery. An Arrow batch of at least 12 MiB, or of at least a
-        quarter of buffer.memory, is appended in slices. Each slice after the first may wait for
-        memory for another max.block.ms.
+        Raise DataException or RecordTooLargeException for rows that cannot be sent; no row of the
+        Arrow batch is sent then. Raise TimeoutException or BufferExhaustedException after
+        max.block.ms, and the error of an earlier failed delivery. An Arrow batch of at least 12 MiB
+        (24 MiB with 250 or more partitions), or of more than a quarter of buffer.memory, is
+        appended in slices. Each slice may wait up to max.block.ms for memory.
         """
         check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
@@ -270,10 +270,10 @@ class BaseProducer:
 
         This is for a job with several producers. The producer sends rows to all partitions of a
         topic before it returns to a partition. It sends few bytes to each partition at first,
-        unless the topic has more than 100 partitions. start: which of a topic's available
-        partitions gets rows first, as an index; use a different index for each producer. Without
-        this call, the producer spreads rows as the Java client does. If partitioner.class names a
-        partitioner of the Java client, that partitioner stays in use.
+        unless the topic has more than 100 partitions. start: the index of the partition that gets
+        rows first, among a topic's available partitions; use a different index for each producer.
+        Without this call, the producer spreads rows as the Java client does. If partitioner.class
+        names a partitioner of the Java client, that partitioner stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -288,13 +288,14 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
+        """Wait until all earlier records are acknowledged or have failed and callbacks have run.
 
-        timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise the error of a producer that has failed,
-        or a delivery error of rows that were given to `append` without `on_failure`. It is the
-        first delivery error since a call last raised one. Later errors up to this call are not
-        raised. If another thread closes the producer during the wait, this is no error in itself.
+        timeout: seconds; None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
+        if the timeout passes first. After the wait, raise the first delivery error that no call has
+        raised yet, of rows that were passed to `append` without `on_failure`. Later delivery errors
+        up to this call are not raised. If there is no such error, raise the error of the producer
+        if the producer has failed. It is no error if another thread closes the producer during the
+        wait.
         """
         check_timeout(timeout)
         self._caller.before_flush()
@@ -314,8 +315,8 @@ class BaseProducer:
         """Return the current values of the Java producer's metrics, by their names.
 
         The result maps each `MetricName` (name, group, description, tags) to a float, with the same
-        keys as in the Java client and kafka-python. There, a value is an object that is measured
-        later; here, the value is measured at once. The groups are producer-metrics,
+        keys as in the Java client and kafka-python. In these clients, a value is an object that is
+        measured later; here, the value is measured at once. The groups are producer-metrics,
         producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id);
         docs/reference/metrics.md lists all metrics with their units. A metric without a value, such
         as an average before the first event, is NaN. Any thread may call this method, even after
@@ -328,18 +329,18 @@ class BaseProducer:
         """Deliver all rows that were passed to `append` or `send`, then close the producer.
 
         If the producer is closed already, do nothing. If another thread is closing it, return at
-        once, while that thread may still wait for deliveries. After Ctrl-C (KeyboardInterrupt),
-        wait at most 5 s for deliveries and callbacks, and log the number of lost records. If a
-        second interrupt ends that wait, `close` may be called again to finish.
+        once, even if that thread still waits for deliveries. After Ctrl-C (KeyboardInterrupt), wait
+        at most 5 s for deliveries and callbacks, and log the number of lost records. If a second
+        interrupt ends that wait, `close` may be called again to finish.
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes
         its own producer. For a callback that does not return, the call waits up to 5 s more. An
-        open transaction is aborted, also if a commit has timed out or was interrupted before EndTxn
-        was sent. If EndTxn was sent, this call waits for the commit instead, because it can no
-        longer be aborted. With timeout 0, this call does neither, and the coordinator aborts an
-        open transaction after transaction.timeout.ms. Serializers, interceptors and the
-        partitioner are closed if they have a ``close`` method.
+        open transaction is aborted, even if a commit has timed out or was interrupted before EndTxn
+        was sent. If EndTxn was sent for a commit, this call waits for the commit instead, because
+        it can no longer be aborted. With timeout 0, this call neither aborts nor waits, and the
+        coordinator aborts an open transaction after transaction.timeout.ms. Serializers,
+        interceptors and the partitioner are closed if they have a ``close`` method.
 
         Unless timeout is 0, raise the first delivery error that was neither raised nor passed to a
         callback, or the error of a commit that has timed out or was interrupted. If there is no
@@ -424,7 +425,7 @@ class BaseProducer:
     def _stop(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """End the I/O thread, fail its rows, and close the plugins; return their first error."""
+        """End the I/O thread, fail its rows, close the plugins, and return their first error."""
         error = self._caller.closing_error or KafkaException("Producer is closed forcefully.")
         self._caller.closing_error = error
         self._state.count_lost()

@@ -1,9 +1,10 @@
 """Caller: which public calls are allowed, how long they may wait, and the errors after a timeout.
 
-This module applies max.block.ms, as one deadline for all waits of a call, and has the messages of
-timeouts. It rejects a call if the producer is closed, has failed or belongs to another process, if
-the call comes from the I/O thread and would wait for that thread, and if the producer is
-transactional and no transaction is open. The waits themselves are in `ProducerState`.
+This module applies max.block.ms as one deadline for all waits of a call, and makes the error
+messages of timeouts. It rejects a call if the producer is closed, has failed or belongs to a
+different process. It also rejects a call in the I/O thread that would wait for this thread, and an
+append without an open transaction if the producer is transactional. The waits themselves are in
+`ProducerState`.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ class Caller:
         self.raise_if_not_appendable()
 
     def before_send(self) -> None:
-        """Raise if rows cannot be sent. Their futures raise errors of earlier deliveries."""
+        """Raise if rows cannot be sent. Delivery errors of earlier rows are in their futures."""
         self.check_open()
         self.check_transaction()
 
     def after_flush(self) -> None:
         """Raise a delivery error, or the error of a producer that has failed.
 
-        It is no error if another thread has closed the producer: all rows have ended then, too.
+        It is no error if another thread has closed the producer: every row has a result then, too.
         """
         with self._state.lock:  # `close` may take the error that this call has waited for
             error = self._state.take_delivery_error() or self._error_of_close
@@ -116,7 +117,7 @@ class Caller:
     def before_flush(self) -> None:
         """Raise if the producer belongs to another process or is closed.
 
-        `flush` raises the error of a producer that has failed after its wait.
+        If the producer has failed, `flush` raises its error, but only after the wait.
         """
         self.check_process()
         self.raise_if_closed()
@@ -127,7 +128,7 @@ class Caller:
         self.raise_if_over()
 
     def check_process(self) -> None:
-        """Raise in a forked child: it has no I/O thread, and locks may stay held forever."""
+        """Raise in a forked child: no I/O thread runs there, and locks may stay held forever."""
         if self.is_forked:
             message = (
                 "this KafkaProducer was created before a fork: create one in the process that "
@@ -218,11 +219,11 @@ class Caller:
     ) -> list[TopicMetadata]:
         """Wait until the topics are known; return their metadata in the order of `partitions`.
 
-        partitions: the expected number of partitions of each topic. If a topic has fewer known
-        partitions, the brokers are asked once more, and their response is accepted even if it still
-        has fewer. A call that may not wait accepts the known number at once. must_grow: ask the
-        brokers until the topic has the expected number. Raise TimeoutException, or a broker's error
-        about a topic.
+        partitions: the expected number of partitions of each topic. If fewer partitions of a topic
+        are known, the metadata is requested once more, and the new number is accepted even if it is
+        still too small. A call that may not wait accepts the known number at once. must_grow:
+        request the metadata until the topic has the expected number. Raise TimeoutException after
+        the deadline, or a broker's error about a topic.
         """
         may_wait = self._config.max_block_ms > 0 and not self._thread.is_current
         must_ask = must_grow or may_wait
@@ -280,7 +281,7 @@ class Caller:
     ) -> None:
         """Wait until every batch is acknowledged or has failed, and callbacks have run.
 
-        timeout: seconds, None for no limit; since: when the timeout began. drain: takes a deadline,
+        timeout: seconds; None for no limit. since: when the timeout began. drain: takes a deadline,
         and puts the rows of `send` into batches; None if they are in batches already. It may wait
         for a user's partitioner, and the rows of other topics are sent meanwhile. Raise
         TimeoutException if the timeout passes first.
@@ -324,8 +325,9 @@ class _TopicWait:
 
     A response counts only if its request was sent after the wait began, because partitions may have
     been added to the topic since an earlier request. The thread that calls a method holds the
-    producer's lock. must_ask: whether to wait for a response about a known topic with too few
-    partitions; if not, it is only requested. missing: the first topic that `find` did not find.
+    producer's lock. must_ask: whether to wait for new metadata if a known topic has too few
+    partitions; if not, the metadata is only requested. missing: the first topic that `find` did not
+    find.
     """
 
     def __init__(
@@ -364,8 +366,8 @@ class _TopicWait:
     def _has_no_more(self, name: str) -> bool:
         """Return whether the topic's known number of partitions is accepted.
 
-        A new response must have confirmed it, unless the call may not wait for one. If there is no
-        such response, request one.
+        It is accepted if a new response has confirmed it, or if the call may not wait. With
+        `must_grow`, it is never accepted. If there is no new response, request one.
         """
         asked_at = self._asked_at
         is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at

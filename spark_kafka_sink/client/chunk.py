@@ -1,9 +1,9 @@
 """RowChunk and RowQueue: rows of `send` that wait in order until they become columns.
 
 A chunk contains rows of one topic. Its memory is reserved in advance, so putting its rows into
-batches never waits for memory. The fields that every row has are in one flat list (one `extend` per
-row, and three slices of the list at the end). Rarer fields are in dicts, by row number. A chunk has
-no lock of its own: rows are added to it under the lock of its queue.
+batches never waits for memory. The fields that every row has are in one flat list, because this is
+fast: one `extend` per row, and three slices of the list at the end. Rarer fields are in dicts, by
+row number. A chunk has no lock of its own: rows are added to it under the lock of its queue.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def _overlay(array: Int64s, values: dict[int, int]) -> None:
 
 
 def _key_column(keys: list[bytes | None]) -> BinaryColumn | None:
-    """Return the key column, None if no row has a key."""
+    """Return the key column; None if no row has a key."""
     if not any(keys) and keys.count(None) == len(keys):
         return None
     return binary_column(keys)
 
 
 def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
-    """Return a list of bytes and None as a column."""
+    """Convert a list of bytes and None to a column."""
     valid = None
     try:
         data = b"".join(cells)  # type: ignore[arg-type] # None is what the exception is for
@@ -140,8 +140,8 @@ def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
 
 
 # A chunk reserves memory for the rows of about 10 ms, estimated from the topic's last chunk. The
-# limits ensure that a chunk has enough rows to make its fixed cost (0.3 ms) small per row, but not
-# so many that they could fill a batch and still wait for linger.ms.
+# smallest size makes a chunk's fixed cost (0.3 ms) small per row. The largest size limits how many
+# rows wait for linger.ms although they could fill a batch.
 FILL_TIME_S: Final = 0.01
 SMALLEST_CHUNK_BYTES: Final = 16 * 1024
 LARGEST_CHUNK_BYTES: Final = 1024 * 1024
@@ -172,9 +172,9 @@ class RowQueue:
 
     under_way: the chunk whose rows a thread is putting into batches. If the thread is interrupted,
     the chunk stays here until another thread has finished it. With a user's partitioner, the next
-    chunk waits until this one is finished. room: the free bytes of the current chunk, -1 without a
-    chunk; rows: the number of rows in the current chunk. partitions: the number of partitions of
-    the topic, from the metadata of the current or the last chunk; 0 before the first chunk.
+    chunk waits until this one is finished. room: the free bytes of the current chunk; -1 if there
+    is no chunk. rows: the number of rows in the current chunk. partitions: the number of partitions
+    of the topic, from the metadata of the current or the last chunk; 0 before the first chunk.
     """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")
@@ -202,20 +202,22 @@ class RowQueue:
     ) -> RowFuture | None:
         """Append a row; return None if there is no room for it, or its partition does not exist.
 
-        check: called under the lock, raises if the row is rejected. An accepted row is in the chunk
-        before another thread can take the chunk, so the end of a transaction includes the row.
+        check: called under the lock; raises if the row is rejected. An accepted row is in the chunk
+        before another thread can take the chunk, so a transaction that is open now includes the
+        row.
         """
         with self.lock:
             if check is not None:
                 check()
             chunk, room = self.chunk, self.room - size_bytes
-            # The chunk may know fewer partitions than the metadata that the caller has seen.
+            # The chunk's metadata may have fewer partitions than the metadata that the caller has
+            # seen.
             if room < 0 or chunk is None or not (partition is None or partition < self.partitions):
                 return None
             self.room = room
             now, number = _wall_clock(), self.rows
-            # No calls between these statements: if the caller is interrupted, the row is appended
-            # completely or not at all.
+            # There are no calls between these statements. So if the caller is interrupted, the row
+            # is appended completely or not at all.
             if partition is not None:
                 chunk.partitions[number] = partition
             if timestamp_ms is not None:
@@ -235,7 +237,7 @@ class RowQueue:
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
-        """Use metadata that has more partitions, even for the rows that wait in the chunk already.
+        """Use metadata that has more partitions, also for the rows that already wait in the chunk.
 
         Metadata with fewer partitions is either older or belongs to a recreated topic. It is
         ignored, because waiting rows may have the numbers of the missing partitions.
@@ -253,7 +255,7 @@ class RowQueue:
         self.chunk, self.room, self.rows = chunk, chunk.room, len(chunk)
 
     def take(self, chunk: RowChunk) -> None:
-        """Remove the chunk, so that it gets no more rows, unless a newer chunk has replaced it."""
+        """Remove the chunk so that it gets no more rows. Do nothing if it was replaced already."""
         with self.lock:
             self._let_go(chunk)
 
@@ -280,7 +282,7 @@ class RowQueue:
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:
-        """Record that this chunk is no longer under way. Do nothing if another chunk is."""
+        """Record that this chunk is no longer under way. Do nothing if a different chunk is."""
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None

@@ -1,16 +1,15 @@
 """ChunkFeeder: puts the rows of chunks into batches.
 
-A chunk has rows that were passed to `send`, all of one topic (see `chunk`). A caller's thread puts
+A chunk contains rows of one topic that were passed to `send` (see `chunk`). A caller's thread puts
 the rows of a chunk into batches if the chunk is full, and on flush and close. The I/O thread does
-so if the rows have waited for linger.ms, or if memory is short. From there on, rows are handled
-like columns. This module has the unfinished chunks, in order: only the thread that holds the
-appender's lock takes a chunk out of its queue, so rows are appended in the order in which they were
-sent.
+so if the rows have waited for linger.ms, or if memory is short. After that, rows are handled like
+columns. This module keeps the unfinished chunks in order. Rows are appended in the order in which
+they were sent, because only a thread that holds the appender's lock takes a chunk out of its queue.
 
-With a user's partitioner, these threads only hand a chunk over: a thread of `PartitionerThreads`
-calls the partitioner, and then adds the rows to batches. The topic's next chunk has to wait for
-that. The partitioner is called without any lock. The I/O thread logs errors after it has failed the
-rows, and holds no lock then, because a log handler may call the producer.
+With a user's partitioner, the threads above only take a chunk and hand it over to a thread of
+`PartitionerThreads`. That thread calls the partitioner without a lock, and then adds the rows to
+batches. To keep the order, the topic's next chunk waits until then. The I/O thread logs errors
+without a lock after it has failed the rows, because a log handler may call the producer.
 
 If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
 rows. In the second case, the I/O thread puts the rows into batches, or fails them if it ends.
@@ -104,7 +103,7 @@ class ChunkFeeder:
         self._state.wake()
 
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
-        """Put a chunk's rows into batches, unless another thread does or has done so.
+        """Put a chunk's rows into batches, unless another thread is doing or has done so.
 
         With a user's partitioner, a thread of `PartitionerThreads` does this, after the topic's
         previous chunk. deadline: until when to wait for the previous chunk. Raise TimeoutException
@@ -134,8 +133,8 @@ class ChunkFeeder:
                     queue.under_way = chunk
                 queue.take(chunk)
                 if chunk.is_over:
-                    # Two interrupts have prevented this. Without it, the chunk would stay due, and
-                    # the I/O thread would find it again and again.
+                    # Two interrupts prevented this call before. Without it, the chunk would stay
+                    # due, and the I/O thread would find it again and again.
                     self._end(chunk)
                 elif chunk.pending.is_in_batches:
                     self._end_in_batches(chunk)
@@ -174,7 +173,7 @@ class ChunkFeeder:
             raise
 
     def _end_in_batches(self, chunk: RowChunk) -> None:
-        """Finish a chunk whose rows are in batches, because two interrupts have prevented that."""
+        """Finish a chunk with rows in batches, after two interrupts have prevented that."""
         self._state.release(chunk.pending)
         self._end(chunk)
 
@@ -216,8 +215,8 @@ class ChunkFeeder:
     def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
         """Hand a chunk to a partitioner thread; return False if the chunk is done or has to wait.
 
-        A chunk has to wait while the topic's previous chunk is with the partitioner. If an earlier
-        caller was interrupted before it handed its chunk over, this is done here.
+        A chunk has to wait while the topic's previous chunk is with the partitioner. If that chunk
+        was not handed over because its caller was interrupted, hand it over.
         """
         if not queue.take_up(chunk):
             previous = queue.under_way
@@ -263,7 +262,7 @@ class ChunkFeeder:
             if len(chunk) and not chunk.is_over:
                 rows = self._chosen(chunk)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            # The text of the user's exception is user code, too, so no lock is held.
+            # Reading the message of the user's exception may run user code, so no lock is held.
             raised, failure = error, _partitioner_failure(chunk, error)
         with self._appender.append_lock:
             if raised is not None and failure is not None:
@@ -291,9 +290,9 @@ class ChunkFeeder:
 
     @property
     def partitioning(self) -> Collection[int]:
-        """The threads that run the user's partitioner for rows of `send`; always the same object.
+        """The ids of threads that run the user's partitioner for `send`; always the same object.
 
-        `RowProducer` looks at it for each row.
+        `RowProducer` reads it for each row.
         """
         return self._threads.running
 
@@ -303,9 +302,10 @@ class ChunkFeeder:
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
-        """Raise IllegalStateException if the user's partitioner makes a call that may wait for it.
+        """Raise IllegalStateException if the calling thread runs the user's partitioner.
 
-        `send` and `append` wait only if memory or a chunk is full, but are rejected always.
+        Otherwise, the call could wait for the partitioner, and so for itself. `send` and `append`
+        are always rejected, although they would wait only if memory or a chunk is full.
         """
         if self.is_in_partitioner:
             message = (
@@ -381,7 +381,7 @@ class ChunkFeeder:
     def drop(self, cause: KafkaException | None) -> None:
         """Fail all rows that are in no batch yet, because their transaction is aborted.
 
-        This does not wait for the partitioner. cause: why the transaction failed, None if it did
+        This does not wait for the partitioner. cause: why the transaction failed; None if it did
         not fail.
         """
         with self._lock:
@@ -395,7 +395,7 @@ class ChunkFeeder:
         """Return the time at which `feed` has to be called next.
 
         A chunk is due when it has waited for linger.ms, or at once (0) with `hurry`. A chunk that
-        waits for the previous chunk's partitioner call is due when its delivery.timeout.ms ends.
+        waits for the previous chunk's partitioner call is due when its delivery.timeout.ms expires.
         """
         with self._lock:
             if self._partitioner is None:
@@ -417,7 +417,7 @@ class ChunkFeeder:
     def feed(self, now: float, *, hurry: bool) -> None:
         """Put the chunks that have waited for linger.ms into batches; with `hurry`, all chunks.
 
-        Fail chunks that waited for the partitioner until their delivery.timeout.ms ended.
+        Fail chunks whose delivery.timeout.ms has expired while they waited for the partitioner.
         """
         with self._lock:
             due = [
@@ -451,9 +451,9 @@ class ChunkFeeder:
     def give_up(self, error: KafkaException) -> None:
         """Fail the rows that are not in batches yet; called by the I/O thread at its end.
 
-        A chunk that a caller is converting is not left to that caller, because interrupts may keep
-        the caller from failing the rows. So this call waits for the caller, and then fails the rows
-        itself if they have not failed.
+        If a caller is converting a chunk, this call waits for the caller, and then fails the rows
+        itself if they are in no batch. It does not rely on the caller, because interrupts may keep
+        the caller from failing the rows.
         """
         self.close()
         self._threads.stop()
@@ -519,7 +519,7 @@ def _aborted(chunk: RowChunk, cause: KafkaException | None) -> TransactionAborte
 
 
 def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Return the error of rows for which the partitioner raised or returned a wrong value."""
+    """Return the error of rows for which the partitioner raised, or returned a wrong value."""
     if isinstance(error, KafkaException):
         return error
     message = (

@@ -1,10 +1,10 @@
 """Deadlines, and waits of callers that hold no lock.
 
 Python's locks accept neither infinity nor the largest number of milliseconds that an option may
-have, so this module caps timeouts. It also implements the wait itself. With `threading.Condition`,
-a caller waits inside ``with lock``. If an interrupt (Ctrl-C) comes while the condition has released
-the lock, the caller then releases a lock that another thread holds. Here, a caller first leaves the
-``with`` block, and then waits for a signal that no other caller waits for.
+have, so this module caps timeouts. It also implements waits without `threading.Condition`. With a
+condition, a caller waits inside ``with lock``. If an interrupt (Ctrl-C) comes while the condition
+has released the lock, the end of the ``with`` block releases a lock that another thread holds.
+Here, a caller first ends the ``with`` block, and then waits for its own signal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 
 def deadline_of(timeout_s: float | None) -> float | None:
-    """Return when a wait that begins now must end, None if it has no limit."""
+    """Return the time at which a wait that begins now must end; None if it has no limit."""
     return None if timeout_s is None else time.monotonic() + timeout_s
 
 
 def seconds_until(deadline: float | None) -> float | None:
-    """Return the seconds from now to `deadline`, None if there is no deadline."""
+    """Return the seconds from now to `deadline`; None if there is no deadline."""
     return None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
 
 
@@ -60,7 +60,7 @@ class Waiters:
             self._signals.remove(signal)
 
     def notify_all(self) -> None:
-        """Wake all waiting callers. After an interrupt, a second call wakes the rest."""
+        """Wake all waiting callers. If this call is interrupted, a second call wakes the rest."""
         if self._signals:
             for signal in self._signals:
                 if signal.locked():

@@ -1,10 +1,11 @@
 """Futures of single rows, and the table in which they look up their results.
 
 The rows of a chunk (see `chunk`) share one `SentRows`: an array of offsets, and for each row a
-reference to the result of its batch. When a batch ends, it sets the results of all its rows at
-once. A `RowFuture` has only the row's number, and computes the row's result when a caller asks for
-it. So a future costs one small object to create and nothing to resolve; a
-`concurrent.futures.Future` costs a condition and a notification per row.
+reference to the result of its batch. When a batch is acknowledged or fails, it sets the results of
+all its rows at once. A `RowFuture` stores only its `SentRows` and the row's number, and computes
+the row's result when a caller requests it. So creating a future costs one small object, and
+resolving it costs nothing. In contrast, a `concurrent.futures.Future` costs a condition and a
+notification per row.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
 
-# The names in log lines for the user's functions that futures call.
+# What log messages call the user's functions that futures call.
 ON_DELIVERY: Final = "on_delivery callback"
 _DONE_CALLBACK: Final = "done callback"
 
@@ -135,7 +136,7 @@ class SentRows:
     def _refuse(
         self, rows: Int64s, first_record: int, errors: Mapping[int, KafkaException]
     ) -> None:
-        """Store the errors of single records of a span that the broker rejected."""
+        """Store the errors of those records in a span that the broker rejected individually."""
         for number, error in errors.items():
             if 0 <= number - first_record < len(rows):
                 self._refused[int(rows[number - first_record])] = error
@@ -219,7 +220,7 @@ class SentRows:
                 signal = self._waiters.add()
             if not wait_for_signal(signal, deadline):
                 break
-        # Check once more after the timeout: the row may have ended meanwhile.
+        # Check once more after the timeout, because the row may have got a result meanwhile.
         with self._lock:
             self._waiters.discard(signal)
             end = self._end(row)
@@ -237,7 +238,7 @@ class SentRows:
         return self._metadata(row, end)
 
     def exception(self, row: int, timeout: float | None) -> BaseException | None:
-        """Wait for a row, and return its error, None if the row was acknowledged."""
+        """Wait for a row, and return its error; None if the row was acknowledged."""
         end = self.wait(row, timeout)
         return None if end.error is None else self._refused.get(row, end.error)
 
@@ -256,14 +257,14 @@ class SentRows:
 class _Watch:
     """The part of a future's state that only waiters need.
 
-    A `concurrent.futures.Future` creates this state at its construction, a `RowFuture` when a
-    waiter first needs it.
+    A `concurrent.futures.Future` creates this state when it is constructed. A `RowFuture` creates
+    it when a waiter first needs it.
 
-    is_notified: only changes under the condition, together with the `_state` that waiters read. A
-    thread that waits for several futures holds all their conditions while it checks which are done,
-    and adds itself to the waiters of the others. So no future becomes done in between. pid: the
-    process that created this object. A forked child cannot use the lock, because another thread may
-    have held it at the fork.
+    is_notified: whether the waiters were notified. It changes only under the condition, and
+    `RowFuture._state`, which waiters read, changes with it. A thread that waits for several futures
+    holds all their conditions while it checks which are done, and adds itself to the waiters of the
+    rest. So no future becomes done in between. pid: the process that created this object. A forked
+    child cannot use the lock, because another thread may have held it at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")
@@ -333,7 +334,7 @@ class RowFuture(Future[RecordMetadata]):
         return self._rows.result(self._row, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the record's error, None if it has none; raise TimeoutError after `timeout` s."""
+        """Return the record's error or None; raise TimeoutError after `timeout` s."""
         _check_timeout(timeout)
         return self._rows.exception(self._row, timeout)
 

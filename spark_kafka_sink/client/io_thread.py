@@ -1,6 +1,6 @@
 """ProducerThread: the I/O thread of a producer, which connects its state to the network.
 
-The threads of one producer, and what is between them:
+The threads of one producer, and the state between them:
 
     callers: append, send, flush, …            the I/O thread
     ┌──────────────────────────────┐           ┌────────────────────────────────────────┐
@@ -19,15 +19,16 @@ The threads of one producer, and what is between them:
     callers that wait for memory, metadata,            (this thread's alone)
     or the end of deliveries
 
-Only this thread uses the network client, and only `ProducerState` takes the lock. The thread waits
-in `select`. A caller that has work for the thread wakes it, but only while it waits, because each
-wakeup costs a system call. Work that a caller adds between `poll` and `select` is not overlooked:
-`poll` has recorded under the lock that the thread is about to wait.
+Only this thread uses the network client. The lock is taken only in `ProducerState` and, to read
+errors, in `Caller`. The thread waits in `select`. A caller that has work for the thread wakes it,
+but only while it waits, because each wakeup costs a system call. If a caller adds work between
+`poll` and `select`, it also wakes the thread, because `poll` has recorded under the lock that the
+thread is about to wait.
 
 Calls into user code (callbacks and `SpanOwner.completed`) are queued under the lock, and made in
-order without the lock. They may raise any exception (`user_calls`), and so may a log handler
-(`safe_logging`). Any other exception in the loop ends every wait with that error, so that no caller
-waits forever for a thread that has ended.
+order without the lock. Any exception of user code (`user_calls`) or of a log handler
+(`safe_logging`) is caught. Any other exception in the loop ends the thread, and fails every wait
+with this error, so that no caller waits forever.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def records_by_topic(records: Counter[str]) -> str:
-    """Return the ten topics with the most records, and the total number of records, as text."""
+    """Describe the total number of records, and the ten topics with the most records."""
     shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
     more = len(records) - 10
     return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
@@ -81,11 +82,11 @@ class UnownedTransaction(Protocol):
     """The transaction that may be open when its producer is garbage-collected."""
 
     def end_unowned(self) -> float | None:
-        """Abort the transaction step by step; return the time limit, None if that is over."""
+        """Do the next step of the abort; return its time limit, or None if the abort is over."""
 
     @property
     def unowned_outcome(self) -> str:
-        """What became of the transaction; empty if no transaction was open."""
+        """The outcome of the transaction; an empty string if no transaction was open."""
 
 
 class ProducerThread:
@@ -134,7 +135,7 @@ class ProducerThread:
         self._transaction = transaction
 
     def _start_last_calls(self) -> None:
-        """Start a thread that makes the callbacks that are left when this thread ends."""
+        """Start a thread for callbacks that are queued after the I/O thread has ended."""
         self._thread = self._make_thread(self._state.make_last_calls)
         self._thread.start()
 
@@ -152,12 +153,12 @@ class ProducerThread:
 
     @property
     def principal(self) -> str:
-        """Return the client's principal; empty if the authentication does not show it."""
+        """The name of the client's principal; an empty string if it is unknown."""
         return self._client.principal
 
     @property
     def network_trouble(self) -> str:
-        """Return the present problems with brokers; empty if no problem is known."""
+        """The current errors of connections to brokers; an empty string if there are none."""
         return self._client.last_errors()
 
     def lost(self) -> Counter[str]:
@@ -166,7 +167,7 @@ class ProducerThread:
 
     @property
     def unowned_outcome(self) -> str:
-        """What became of the transaction that a garbage-collected producer had open, or empty."""
+        """The outcome of a garbage-collected producer's transaction; empty if it had none."""
         return "" if self._transaction is None else self._transaction.unowned_outcome
 
     def _waiting_rows(self) -> Counter[str]:
@@ -176,8 +177,9 @@ class ProducerThread:
         """End the thread and close the connections; unacknowledged rows fail with `error`.
 
         The I/O thread does the work, because no interrupt reaches it. An interrupted call may be
-        repeated. timeout_s: how long to wait for the thread, which user code may block; None for no
-        limit. Return whether the thread has ended, or will end after the callback that calls this.
+        repeated. timeout_s: how many seconds to wait for the thread, because user code may block
+        it; None for no limit. Return whether the thread has ended, or will end after the callback
+        that calls this.
         """
         self._state.stop(error)
         if not self._is_started:
@@ -215,7 +217,7 @@ class ProducerThread:
         """Fail the rows that will not be sent, so that no caller waits for them."""
         state = self._state
         error = state.fatal_error or KafkaException("the producer ended before the record was sent")
-        # Do this even if no batch is unfinished, for a caller that is encoding rows at this time.
+        # Do this even if no batch is unfinished, because a caller may be encoding rows now.
         state.give_up(error)
         try:
             if self._feeder is not None:
@@ -262,7 +264,8 @@ class ProducerThread:
     def _has_rows(self) -> bool:
         """Whether a garbage-collected producer still needs this thread for rows outside of batches.
 
-        With transactions it always does: one may be open, and `_end_unowned` stops the thread.
+        A transactional producer always needs it, because a transaction may be open. In this case,
+        `_end_unowned` stops the thread.
         """
         return self._transaction is not None or bool(self._waiting_rows())
 

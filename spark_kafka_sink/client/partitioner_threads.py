@@ -5,12 +5,13 @@ for it, and a caller may only wait for a limited time. So other threads call it.
 most one call at a time, in the order of the topic's rows (`chunk_feeder`). Topics do not wait for
 one another, unless there are more topics than `MOST_THREADS`.
 
-One thread runs until the producer ends. It handles the rows that still linger when the program
+One thread runs until the producer is closed. It handles the rows that still linger when the program
 ends, because Python 3.12 and newer start no thread at that time.
 
 A caller of `run` may be interrupted (KeyboardInterrupt) anywhere. No signal interrupts the threads
-of this module, so each thread itself records whether it is idle or runs a call. A caller only marks
-a call after it has started or woken a thread for it. The next caller does so for unmarked calls.
+of this module, so each thread itself records whether it is idle or runs a call. A caller first
+starts or wakes a thread for a call, and then marks the call. If an interrupt prevents the mark, the
+next caller does both again.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PartitionerThreads:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._to_run: deque[_Queued] = deque()
-        # The threads that run a call now; always the same object.
+        # The ids of the threads that run a call now; always the same set object.
         self.running: set[int] = set()
         # Whether the permanent thread runs, and whether it waits for a call and was not woken.
         self._one_stays = False
@@ -57,7 +58,7 @@ class PartitionerThreads:
             self._one_stays = self._is_idle = True
 
     def stop(self) -> None:
-        """Let all threads end, also the permanent one, when there is no call left to run."""
+        """Let all threads, including the permanent one, end when no call is left to run."""
         with self._lock:
             self._one_stays = False
             self._changed.notify_all()
@@ -78,7 +79,7 @@ class PartitionerThreads:
             try:
                 self._find_threads()
             except RuntimeError:
-                # Another thread runs the call when it has ended its own.
+                # A running thread makes this call after its own.
                 if self._one_stays or self._count_threads():
                     return
                 self._to_run.remove(queued)
@@ -91,8 +92,8 @@ class PartitionerThreads:
     def _find_threads(self) -> None:
         """Wake or start a thread for each call that has none; the caller holds the lock.
 
-        If an interrupt comes right after that, the call has no mark. The next caller then finds
-        another thread, which ends at once if there is nothing to run.
+        If an interrupt comes right after that, the call has no mark. The next caller then wakes or
+        starts one more thread, which ends at once if there is nothing to run.
         """
         threads = self._count_threads()
         for each in self._to_run:
@@ -104,8 +105,8 @@ class PartitionerThreads:
                 self._changed.notify_all()
                 self._is_idle = False
             elif threads < MOST_THREADS:
-                # Thread.start is not used: an interrupt inside it would leave a thread that fails
-                # before it runs anything.
+                # Thread.start is not used, because an interrupt inside it would start a thread that
+                # fails before it runs anything.
                 _thread.start_new_thread(self._run_all, (False,))
             else:
                 return

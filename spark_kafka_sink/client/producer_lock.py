@@ -7,9 +7,9 @@ could lose records or send them twice. Everything else may be interrupted: waits
 no lock, and it does no harm if a caller releases its reserved memory twice.
 
 More interrupts may come while a caller handles the first one. So an exception handler first stores
-in `left_behind` what it is about to do, and then does it. No interrupt comes before the statement
-that stores this has ended, because it calls nothing. The I/O thread, which gets no signals, does
-what is left. It also ends the producer if an interrupt came inside the guard of a change.
+its cleanup function in `left_behind`, and then calls it. The statement that stores the function
+cannot be interrupted, because it calls nothing. The I/O thread, which gets no signals, does the
+cleanup that is left. It also ends the producer if an interrupt came inside the guard of a change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class ProducerLock(ABC):
     """The lock, and waits for changes that are made under it. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        # Callers enter this lock directly: a C lock is acquired and released without an interrupt.
+        # Callers enter this lock directly, because a lock written in C is acquired and released
+        # without an interrupt.
         self.lock = threading.RLock()
         self._clock = clock
         self._waiters = Waiters()
@@ -133,10 +134,10 @@ class ProducerLock(ABC):
     ) -> _T:
         """Wait until `find` returns a result, and return the result.
 
-        find: called under the lock after each change, returns None if there is no result yet; late:
-        called under the lock after the deadline, returns the error to raise; meter: called after
+        find: called under the lock after each change; returns None if there is no result yet. late:
+        called under the lock after the deadline; returns the error to raise. meter: called after
         each wait with its duration in nanoseconds, and the current time. The lock is free during a
-        wait, see `Waiters`.
+        wait (see `Waiters`).
         """
         came, signal = True, None
         while True:

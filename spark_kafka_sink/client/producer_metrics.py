@@ -1,12 +1,12 @@
 """ProducerMetrics: the metrics of a producer, with the Java client's names.
 
-This module has the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
-KafkaProducerMetrics of the Java client). When metrics are measured, it also reads values from other
-parts of the producer. Its methods are called once per request, response or slice of rows, never
-once per row. They take times as arguments.
+This module contains the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator
+and KafkaProducerMetrics of the Java client). When metrics are measured, it also reads values from
+other parts of the producer. Its methods are called once per request, response or slice of rows,
+never once per row. They take times as arguments.
 
-Only one thread at a time writes to a sensor. The I/O thread calls `sent` and `answered`. The thread
-that holds the producer's lock calls the other methods. `measure` needs no lock.
+Only one thread at a time writes to a sensor. The I/O thread calls `sent` and `answered`. The other
+methods are called with the producer's lock, except `measure`, which needs no lock.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "errors": meter("record-error", "records", "the topic's records that failed"),
 }
 
-# Metrics of the time that callers spend, by the name that `record_time` takes.
+# The metrics of the time that callers spend in methods, by the `name` of `record_time`.
 TIMES: Final[Mapping[str, MetricTemplate]] = {
     name: MetricTemplate(f"{name}-time-ns-total", Sensor.total, "ns", f"time spent in {what}")
     for name, what in {
@@ -211,7 +211,7 @@ class ProducerMetrics:
         sensors.records_per_request.add(records)
 
     def answered(self, event: Answered) -> None:
-        """Record the metrics of a response; do nothing for a request without one (acks=0)."""
+        """Record the metrics of a response; do nothing if the request has no response (acks=0)."""
         response = event.response
         if response is None:
             return

@@ -1,11 +1,11 @@
 """ProducerState: the state that the callers and the I/O thread of a producer share, with its lock.
 
-It has the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
-completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
-waits, calls user code or logs while it holds the lock. Arrow batches are appended in slices (see
-`appender`). If a slice need not wait, its append takes the lock three times, in `reserve`, `hold`
-and `put_in`, and once more if batches became full (`packed`). A transactional producer takes it
-twice more for each append, in `begin_append` and `end_append`.
+It contains the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
+completion, sequences, transactions, deliveries. Nearly all code that takes the lock is here. No
+method waits, calls user code or logs while it holds the lock. Arrow batches are appended in slices
+(see `appender`). If a slice need not wait, its append takes the lock three times, in `reserve`,
+`hold` and `put_in`, and once more if batches became full (`packed`). A transactional producer takes
+it twice more for each append, in `begin_append` and `end_append`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _CLEAN_UP_INTERVAL_S: Final = 1.0
 class ProducerState(ProducerLock):
     """The state machines of a producer and their lock. Times are seconds of the producer's clock.
 
-    is_adaptive: whether the partitioner takes queue lengths into account. rack: rows without key
-    go to partitions with a leader in this rack; None if racks do not count.
+    is_adaptive: whether the partitioner takes queue lengths into account. rack: rows without key go
+    to partitions with a leader in this rack; None if racks are ignored.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ProducerState(ProducerLock):
         self._open_appends: set[object] = set()
         # The topics of each call that waits for metadata.
         self._topic_waits: dict[object, Collection[str]] = {}
-        # The number of failed records whose error no caller has got, by topic; see `lost`.
+        # The number of failed records whose error no call has raised, by topic; see `lost`.
         self._failed = Counter[str]()
         self._counts_rows_of_send = False
         # The error with which the I/O thread must fail all batches.
@@ -94,7 +94,7 @@ class ProducerState(ProducerLock):
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """The error that ends all deliveries, None if there is none; the lock is not needed."""
+        """The error that ends all deliveries; None if there is none. The lock is not needed."""
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
@@ -103,7 +103,7 @@ class ProducerState(ProducerLock):
             raise self._sender.fatal_error
 
     def take_delivery_error(self) -> KafkaException | None:
-        """Return the first delivery error since the last call, None if there is none.
+        """Return the first delivery error since the last call; None if there is none.
 
         If an interrupt ends this call, the next call returns the error.
         """
@@ -133,12 +133,12 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_partitions()
 
     def progress(self) -> DeliveryProgress:
-        """Return how far the producer is, and what it waits for."""
+        """Return the progress of deliveries, and what the producer waits for."""
         with self.lock:
             return self._sender.progress(self.deliveries, self._topic_waits.values(), self._clock())
 
     def last_error(self) -> KafkaException | None:
-        """Return an error that makes the producer send something again, None if there is none."""
+        """Return the last error of a request or batch that is retried; None if there is none."""
         with self.lock:
             return self._sender.last_error()
 
@@ -178,7 +178,7 @@ class ProducerState(ProducerLock):
             self._failed[topic] += records
 
     def record_time(self, name: str, seconds: float) -> None:
-        """Count time that a caller spent in a method; name: see `ProducerMetrics.record_time`."""
+        """Add to the time that callers spent in a method; see `ProducerMetrics.record_time`."""
         with self.lock:
             self.metrics.record_time(name, seconds * 1e9)
 
@@ -193,9 +193,9 @@ class ProducerState(ProducerLock):
     ) -> list[TopicMetadata]:
         """Wait until `find` returns the topics' metadata, and return it.
 
-        One metadata request asks for all unknown topics. find: called with the lock after each
-        change of the metadata, returns None to keep waiting. late: called with the lock after the
-        deadline, returns the error to raise.
+        All unknown topics are in one metadata request. find: called with the lock after each change
+        of the metadata; returns None to keep waiting. late: called with the lock after the
+        deadline; returns the error to raise.
         """
         waiter = object()
 
@@ -231,7 +231,7 @@ class ProducerState(ProducerLock):
     def _track(self, topics: Iterable[str]) -> None:
         """Mark topics as used, and request the metadata of unknown topics.
 
-        A topic for which another caller got an error is requested again.
+        A topic is requested again if its last request failed for another caller.
         """
         if not self.metadata.track_all(topics, self._clock()):
             self._wake()
@@ -313,8 +313,8 @@ class ProducerState(ProducerLock):
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Protect the partitions' open batches from changes, and return how full they are."""
         with self.lock:
-            # End the holds of interrupted appends, which may be of the same partitions. Forget an
-            # earlier hold of these rows, so that the I/O thread does not end the new hold.
+            # End the holds of interrupted appends on the same partitions. Forget an earlier hold of
+            # these rows, so that the I/O thread does not end the new hold.
             self._clean_up()
             self.left_behind.pop(pending, None)
             pending.partitions = partitions
@@ -328,10 +328,10 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Append encoded rows to the held batches, end `hold`, and release the reserved memory.
+        """Append encoded rows to the held batches, end the hold, and release the reserved memory.
 
-        check: raises if rows may not be appended now; created_at: the time since which the rows
-        have waited, None for now; owner: notified about each row's result, None if nobody needs it.
+        check: raises if rows may not be appended now. created_at: when the rows began to wait; None
+        for now. owner: notified about each row's result; None if nobody needs it.
         """
         with self.lock:
             check()
@@ -348,7 +348,7 @@ class ProducerState(ProducerLock):
             self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Account for batches that were compressed, and let them be sent; may be called twice.
+        """Record that batches were compressed, so that they can be sent; may be called twice.
 
         The I/O thread is woken once for all of these batches, so that more of them go in one
         request. That saves a tenth of a broker's CPU time (docs/contributing/performance.md).
@@ -381,7 +381,7 @@ class ProducerState(ProducerLock):
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Release what an append holds; may be called twice.
+        """Release the memory and the batches that an append holds; may be called twice.
 
         The I/O thread compresses the full batches that the append has not compressed.
         """
@@ -407,7 +407,7 @@ class ProducerState(ProducerLock):
                 self.accumulator.withhold()
 
     def end_joined(self) -> None:
-        """Leave the joined transaction: send batches without it again, as before `join`.
+        """Detach from the joined transaction: send batches outside of it again, as before `join`.
 
         Raise IllegalStateException if any batch is unfinished, or if no transaction was joined.
         """
@@ -435,7 +435,7 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def spoil_transaction(self, error: KafkaException) -> None:
-        """Make the open transaction abortable, because some of its records are missing."""
+        """Move the open transaction to ABORTABLE_ERROR, because some of its records are missing."""
         if self.transactions is not None:
             with self.lock:
                 self.transactions.record_refused(error)
@@ -474,7 +474,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once, and begin to count lost rows.
+        """Send lingering rows at once, and count rows of `send` that fail from now on as lost.
 
         Do nothing if the producer is transactional.
         """
@@ -488,9 +488,9 @@ class ProducerState(ProducerLock):
     def end_when_idle(self) -> None:
         """Make the I/O thread deliver its rows and then end.
 
-        A finalizer calls this, in any thread at any moment, even while that thread holds the lock.
-        So it takes no lock. The I/O thread aborts an open transaction: no caller is left to commit
-        it.
+        A finalizer calls this. It may run in any thread at any moment, even while the thread holds
+        the lock, so it takes no lock. The I/O thread aborts an open transaction, because no caller
+        can commit it.
         """
         self.ends_when_idle = True
         self._wakeup()
@@ -511,7 +511,7 @@ class ProducerState(ProducerLock):
                 self._waiters.notify_all()
 
     def make_last_calls(self) -> None:
-        """Make queued calls until there are none; after that, no calls are accepted."""
+        """Make queued calls until none is left; a new thread makes calls that are queued later."""
         while True:
             self.make_calls()
             with self.lock:
@@ -528,11 +528,11 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], has_rows: Callable[[], bool]
     ) -> tuple[SenderPoll, float] | None:
-        """Process sent requests and received events; return what is due, and the current time.
+        """Process sent requests and received events; return the next actions and the current time.
 
-        has_rows: returns whether rows wait outside of batches; called with the lock, so that a
-        thread that fails these rows afterwards wakes the I/O thread. Return None if the I/O thread
-        must end.
+        Return None if the I/O thread must end. has_rows: returns whether rows wait outside of
+        batches; called with the lock. A thread that fails these rows afterwards wakes the I/O
+        thread.
         """
         with self.lock:
             now = self._clock()

@@ -47,7 +47,7 @@ _NONE: Final = -1
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a copy of `offsets`. Its keys and values may be objects of another Python client.
+    """Return a copy of `offsets`. Its keys and values may be objects of a different Python client.
 
     Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets. Raise
     DataException for an invalid topic name.
@@ -80,7 +80,7 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:
-    """Return a copy of `group`, which may be an object of another Python client.
+    """Return a copy of `group`, which may be an object of a different Python client.
 
     Raise IllegalArgumentException unless it is a valid consumer group.
     """
@@ -105,7 +105,7 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
 
 
 def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
-    """Return the values of the attributes of `thing` that are named as the fields of `kind`.
+    """Return those attributes of `thing` that have the names of the fields of `kind`.
 
     what: what `thing` is, for error messages. kind: a dataclass. Raise IllegalArgumentException if
     `thing` lacks one of these attributes.
@@ -118,7 +118,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
         raise IllegalArgumentException(message) from None
 
 
-# For each method, the key in `producer_metrics.TIMES` of the metric that adds up its time.
+# For each method, the key of the metric for its time in `producer_metrics.TIMES`.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -177,13 +177,13 @@ class ProducerTransactions:
         self._max_block_ms = max_block_ms
         self._drain_rows = drain_rows
         self._drop_rows = drop_rows
-        # The threads that are in `commit`.
+        # The ids of the threads that are running `commit`.
         self._committing = set[int]()
-        # Whether a commit was interrupted at any moment, so that no call has shown its result.
+        # Whether a commit was interrupted, so that no call has shown its result.
         self._is_interrupted_commit = False
         self._unseen_commit: TransactionalResult | None = None
-        # These are of a garbage-collected producer: the time limit for the end of its transaction,
-        # whether there was a transaction to end, and the commit or abort under way.
+        # For a garbage-collected producer: the time limit for the end of its transaction, whether
+        # there was a transaction to end, and the commit or abort in progress.
         self._unowned_until: float | None = None
         self._is_unowned = False
         self._unowned_end: TransactionalResult | None = None
@@ -244,11 +244,11 @@ class ProducerTransactions:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the latest transaction."""
+        """The outcome of the latest transaction."""
         return self._state.ask(lambda: self._manager.outcome)
 
     def _take_unseen_commit(self) -> TransactionalResult | None:
-        """Return the commit that has timed out or was interrupted, None if there is none.
+        """Return the commit that has timed out or was interrupted; None if there is none.
 
         Return None also if a commit was interrupted before it began. Later calls return the same
         commit, even after `end_open` has waited for it.
@@ -265,13 +265,14 @@ class ProducerTransactions:
     def end_open(self, timeout: float | None) -> None:
         """Abort the open transaction of a producer that is being closed.
 
-        If an abort has timed out before, or if EndTxn was sent for a commit, wait for its end
-        instead. Errors are kept so that `close` raises them. This includes the error of a commit
-        that has timed out or was interrupted before, but not the error of records that an abort has
-        dropped. If the timeout passes before the transaction has ended, the coordinator aborts it
-        later.
+        If an abort has timed out before, or if EndTxn was sent for a commit, wait for the end of
+        this abort or commit instead. Errors are stored so that `close` raises them. This includes
+        the error of a commit that timed out or was interrupted before, but not the error of records
+        that an abort has dropped. If the timeout passes first, the coordinator aborts the
+        transaction later.
 
-        timeout: seconds, None for max.block.ms. A longer timeout counts as max.block.ms.
+        timeout: seconds; None for max.block.ms. A longer timeout than max.block.ms is shortened to
+        it.
         """
         commit = self._state.ask(self._take_unseen_commit)
         end = self._state.ask(self._open_end)
@@ -298,7 +299,7 @@ class ProducerTransactions:
         """End the open transaction of a garbage-collected producer, in the same way as `close`.
 
         The I/O thread calls this after each round, because it must not wait. Return the time at
-        which max.block.ms is over, or None if that time has come or no transaction is open.
+        which max.block.ms expires. Return None if it has expired, or if no transaction is open.
         """
         now = self._state.now()
         if self._unowned_until is None:
@@ -318,7 +319,7 @@ class ProducerTransactions:
 
     @property
     def unowned_outcome(self) -> str:
-        """What became of the transaction of a garbage-collected producer; empty without one."""
+        """The outcome of a garbage-collected producer's transaction; empty if it had none."""
         if self._is_unowned or self.is_open or self.has_unseen_commit:
             return self.outcome.value
         return ""
@@ -328,7 +329,7 @@ class ProducerTransactions:
         self._manager.has_loose_rows = False
 
     def _keep(self, unseen: KafkaException | None, failure: KafkaException | None) -> None:
-        """Keep the error that `close` raises: `unseen`, or the failure of a commit."""
+        """Store the error that `close` raises: `unseen`, or the failure of a commit."""
         # A user that closes the producer without a commit expects that the records are dropped.
         if isinstance(unseen, TransactionAbortedException):
             unseen = None
@@ -336,7 +337,7 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen or failure)
 
     def _failure(self, commit: TransactionalResult | None) -> KafkaException | None:
-        """Return the error of a failed commit, None if no commit failed or a call has shown it.
+        """Return the error of a failed commit; None if no commit failed or a call has raised it.
 
         commit: the result of `_take_unseen_commit`.
         """
@@ -356,7 +357,7 @@ class ProducerTransactions:
         return failure
 
     def _has_unseen_abort(self) -> bool:
-        """Whether the user has called abort, and the call ended before the abort did."""
+        """Whether the user has called abort, and the call ended before the abort was done."""
         unseen = self._manager.unacknowledged_call
         return unseen is not None and unseen.operation == _ABORT
 
@@ -365,7 +366,7 @@ class ProducerTransactions:
 
         That function returns the result to wait for. Return None if no transaction is open.
         """
-        if self._state.fatal_error is not None:  # a failed producer ends no transaction
+        if self._state.fatal_error is not None:  # a failed producer cannot end a transaction
             return None
         unseen = self._manager.unacknowledged_call
         match self._manager.state:
@@ -450,8 +451,8 @@ class ProducerTransactions:
                 return None
             if result.operation == _ABORT:
                 # The failed records belong to the transaction that has ended, so their error is
-                # removed. It is removed at once, in case an interrupt follows: the user cannot
-                # repeat the abort after this.
+                # removed. It is removed here, because an interrupt may follow, and the user cannot
+                # repeat the abort then.
                 self._state.take_delivery_error()
             result.is_acknowledged = True
             return True

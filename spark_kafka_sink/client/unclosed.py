@@ -1,9 +1,9 @@
 """Producers that were not closed before they are garbage-collected or the program ends.
 
-This module has the list of these producers, their time limit at the end of the program, and the
-message on stderr about lost records. `atexit` closes the producers of a program. A child process of
-`multiprocessing` may end without the functions of `atexit`, so a finalizer of `multiprocessing`
-closes its producers.
+This module lists these producers, limits the time for closing them at the end of the program, and
+prints the number of lost records to stderr. `atexit` closes the producers of a program. A child
+process of `multiprocessing` may end without the functions of `atexit`, so a finalizer of
+`multiprocessing` closes its producers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from spark_kafka_sink.client.producer_state import ProducerState
 # Ctrl-C. A producer whose delivery.timeout.ms is shorter has only that time.
 AT_EXIT_S: Final = 5.0
 # How many seconds all other producers have for callbacks if Ctrl-C ends the wait for one of them.
-# `base_producer` reserves as many seconds for callbacks, so no time is left for deliveries.
+# `base_producer` reserves the same number of seconds for callbacks, so no time is left for
+# deliveries.
 _AFTER_CTRL_C_S: Final = 1.0
-# In a child process of `multiprocessing`, the producers are closed after everything else that ends
-# with the process: its finalizers run in the order of their priorities, the highest first.
+# In a child process of `multiprocessing`, the producers are closed after everything else that is
+# closed at its end, because its finalizers run in the order of their priorities, the highest first.
 _EXIT_PRIORITY: Final = -1000
 # Closes a producer within the given seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
@@ -41,7 +42,7 @@ CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
     """Warn about a garbage-collected producer, and let its I/O thread deliver its records.
 
-    The I/O thread aborts an open transaction and says so.
+    The I/O thread aborts an open transaction, and logs the outcome.
 
     pid: the process in which the producer was created.
     """
@@ -132,19 +133,20 @@ def _close_at_exit() -> None:
     """Deliver the rows of producers that are still open, and print how many are lost.
 
     For each producer, this takes at most delivery.timeout.ms, and at most `AT_EXIT_S` for all of
-    them together. A callback that runs longer is not waited for. Only the ``close`` methods of
-    the user's serializers, interceptors and partitioner have no limit.
+    them together. The function does not wait for callbacks that run longer. Only the ``close``
+    methods of the user's serializers, interceptors and partitioner have no limit.
 
-    In Java, such rows are lost silently. Python calls this function after all non-daemon threads of
-    the user have ended, and they may send rows until then. The I/O threads are daemon threads, and
-    still run. Python 3.12 and newer start no threads at this time, and do not allow the import of
-    `concurrent.futures.thread`. pyarrow imports that module together with pandas when it first
-    makes an array, so this module imports it in advance.
+    In the Java client, such rows are lost silently. Python calls this function after all non-daemon
+    threads of the user have ended; until then, these threads may send rows. The I/O threads are
+    daemon threads, and still run. Python 3.12 and newer start no threads at this time, and do not
+    allow the import of `concurrent.futures.thread`. pyarrow imports that module together with
+    pandas when it first makes an array, so this module imports it in advance.
     """
     started = time.monotonic()
     deadline = started + AT_EXIT_S
     # A child process of `multiprocessing` may call this twice, but each loss is printed once. In a
-    # forked child, the I/O threads of the parent's producers are not alive: the parent closes them.
+    # forked child, the I/O threads of the parent's producers are not alive. Their producers are
+    # skipped, because the parent closes them.
     taken = [(thread, _unclosed.pop(thread, None)) for thread in list(_unclosed)]
     unclosed = [(thread, values) for thread, values in taken if values and thread.is_alive]
     for _, (_, state, _, _) in unclosed:

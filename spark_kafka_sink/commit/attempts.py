@@ -41,8 +41,8 @@ class AcknowledgedRecords(Protocol):
 class AttemptTransaction:
     """The records that a task attempt wrote in a transaction.
 
-    slot: the Spark partition and the number in the attempt's transactional id. It is None in mode
-    `single`, in which all attempts write in the driver's transaction.
+    slot: the Spark partition and the number in the attempt's transactional id, or None in mode
+    `single`, because there all attempts write in the driver's transaction.
     """
 
     slot: TaskSlot | None
@@ -56,7 +56,7 @@ class AttemptTransaction:
         producer: ProducerIdAndEpoch,
         acknowledged: Mapping[TopicPartition, AcknowledgedRecords],
     ) -> Self:
-        """Return the transaction of an attempt. acknowledged: all of its records by partition."""
+        """Return an attempt's transaction. acknowledged: the attempt's records, by partition."""
         return cls(
             slot,
             producer,
@@ -99,7 +99,7 @@ class Plan:
     """The plan of a run.
 
     producer: the producer id and epoch that InitProducerId returned for the driver's transactional
-    id. record: the owner's record in the commit log, None if the owner has no record yet.
+    id. record: the owner's record in the commit log, or None if the owner has no record yet.
     """
 
     run: Run

@@ -6,13 +6,13 @@ producer's last sequence number in the partition is the same as if there were on
 each partition may have only one writer, and these checks ensure it:
 
 G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
-G2  on the driver: each partition has exactly the records that a task reports for it, and no other
-    partition has records of the transaction. Only G2 finds a batch that was lost after its
-    response.
-G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
-    offset that the partition had before the task's first batch.
-G4  in a task: no batch that was sent only once is acknowledged as a duplicate. If a batch that was
-    sent again is acknowledged as a duplicate, the log holds that batch at the acknowledged offset.
+G2  on the driver: each partition contains exactly the records that a task reports for it, and no
+    other partition contains records of the transaction. Only G2 detects that a broker lost a batch
+    after it had acknowledged the batch.
+G3  in a task: the offsets of its batches in a partition increase, and each offset is at or above
+    the end offset that the partition had before the task's first batch.
+G4  in a task: a batch that was sent only once is never acknowledged as a duplicate. If a resent
+    batch is acknowledged as a duplicate, the log contains that batch at the acknowledged offset.
 
 G1 and G2 are checked before the transaction is committed.
 """
@@ -62,9 +62,9 @@ def other_holdings(
 ) -> Failure | None:
     """Return a failure if a partition does not hold the records that tasks wrote to it (G2).
 
-    written: the records that a task reports for the partition, None if no task reports any. found:
-    the state of the transaction's producer at the leader of the partition, None if the leader does
-    not know the producer.
+    written: the records that a task reports for the partition, or None if no task reports any.
+    found: the state of the transaction's producer at the leader of the partition, or None if the
+    leader does not know the producer.
     """
     holds = _holds(found)
     if written is None:
@@ -93,12 +93,12 @@ def _holds(found: ActiveProducer | None) -> bool:
 
 
 def is_behind(at: Received, reported: ByPartition) -> bool:
-    """Return whether a response lacks records that tasks report: an old leader may have sent it.
+    """Return whether a DescribeProducers response lacks records that tasks report.
 
-    A broker may not know yet that it is no longer the leader, for example while it restarts. Then
-    it does not know the last records that the new leader has acknowledged. at: a reply. Return
-    False if the request was not DescribeProducers. reported: the records that tasks report, by
-    partition.
+    An old leader may have sent such a response: a broker may not know yet that it is no longer the
+    leader, for example while it restarts. Then it does not know the last records that the new
+    leader has acknowledged. at: a request and its reply. For any other request, the result is
+    False. reported: the records that tasks report, by partition.
     """
     ask, reply = at.ask, at.reply
     if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
@@ -120,7 +120,7 @@ def _lacks(written: WrittenPartition, found: ActiveProducer | None) -> bool:
 def by_producer(
     producers: Iterable[ActiveProducer],
 ) -> Mapping[ProducerIdAndEpoch, ActiveProducer]:
-    """Return the producers of a partition in a mapping from producer id and epoch."""
+    """Return a mapping from producer id and epoch to the active producer."""
     return {each.producer: each for each in producers}
 
 
@@ -133,7 +133,7 @@ def sequence_of(records: int) -> int:
 
 
 def by_partition(attempts: Iterable[AttemptTransaction]) -> ByPartition:
-    """Return the written records, with the producer that wrote them, by their partition."""
+    """Return a mapping from partition to the records in it and the producers that wrote them."""
     found: dict[TopicPartition, list[Written]] = {}
     for attempt in attempts:
         for written in attempt.written:
@@ -145,8 +145,8 @@ def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) 
     """Return whether another attempt has already written to a partition in this transaction.
 
     producers: the active producers of the partition. producer: the producer id and epoch that all
-    attempts use. A task checks this before its first record, and fails if another attempt has
-    written, because one attempt's rows cannot be aborted without the rows of all others.
+    attempts use. A task checks this before its first record. If another attempt has written, the
+    task fails, because brokers cannot abort the rows of one attempt and keep those of the others.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 
@@ -163,9 +163,9 @@ class Acknowledged(NamedTuple):
 
     log_end: the end offset of the partition before the attempt wrote to it. previous_last_offset:
     the highest offset of the attempt's earlier batches in the partition. If it is -1, base_offset
-    is compared only with log_end. is_duplicate: whether the response has a log append time. If the
-    topic uses CreateTime, this marks a duplicate. was_resent: whether the batch was sent more than
-    once.
+    is compared only with log_end. is_duplicate: whether the response contains a log append time. If
+    the topic uses CreateTime, a log append time marks a duplicate. was_resent: whether the batch
+    was sent more than once.
     """
 
     partition: TopicPartition
@@ -177,7 +177,7 @@ class Acknowledged(NamedTuple):
 
 
 def check_ack(ack: Acknowledged) -> AckCheck | Failure:
-    """Return what the task has to do after a response, or the failure of the check G3 or G4."""
+    """Return what the task has to do after a response, or a failure if check G3 or G4 fails."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.previous_last_offset:
         sentence = (
             f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, though "

@@ -1,10 +1,9 @@
-"""Find and abort transactions that task attempts left open and that no run will commit.
+"""Find and abort the open transactions of task attempts that no run will commit.
 
-The driver lists the open transactions of its owner's tasks (an owner is a txnAppId and its
-target topic), and asks the coordinators for their producer ids and epochs. Each request to abort
-has exactly the producer id and epoch of the transaction. So a later transaction with the same
-transactional id and a newer epoch stays open. InitProducerId would abort the later transaction,
-too.
+The driver lists the open transactions of its owner's tasks. (An owner is a txnAppId and its target
+topic.) It asks the coordinators for the producer id and epoch of each transaction. An abort request
+contains exactly this producer id and epoch. So it cannot abort a later transaction that has the
+same transactional id and a newer epoch. InitProducerId would abort the later transaction, too.
 """
 
 from __future__ import annotations

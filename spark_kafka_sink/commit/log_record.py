@@ -2,7 +2,7 @@
 
 An owner is a txnAppId and its target topic. It has one current record, which lists the versions
 (of batch jobs) or micro-batches that it has written. The log is partition 0 of a compacted topic.
-The key of a record is the owner's driver id, its value is JSON.
+The key of a record is the owner's driver id, and its value is JSON.
 
 Each record is written in a transaction of the driver's transactional id. In mode `single` this is
 the transaction of the rows. In mode `two-phase` it is a separate transaction. Once that is
@@ -10,11 +10,11 @@ committed, the run is "decided": the tasks' transactions will all be committed.
 
 The log is read up to the high watermark, including the records of open and aborted transactions.
 The next control record (marker) of a record's producer shows whether the record is committed
-(`LogReader`). A reader that stopped at the last stable offset would miss records above the first
-open transaction of any other application. Then the versions in these records would be written
-twice.
+(`LogReader`). The reader must not stop at the last stable offset: it would miss all records above
+the first open transaction, which may belong to another application. Then the versions in these
+records would be written twice.
 
-A client with the right to write to the log could write a record that makes an owner skip a version.
+A client with WRITE permission on the log could write a record that makes an owner skip a version.
 Records outside a transaction, and records whose key does not match their value, are ignored with a
 warning.
 """
@@ -54,7 +54,7 @@ class VersionSet:
     """The versions that were written, as closed intervals in ascending order.
 
     Only the 10,000 highest intervals are kept. floor: the lowest version for which the set still
-    knows whether it was written, None if it knows this for all versions.
+    knows whether it was written, or None if it knows this for all versions.
     """
 
     intervals: tuple[tuple[int, int], ...] = ()
@@ -62,10 +62,10 @@ class VersionSet:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest version that may be written, None if all versions may be.
+        """The lowest version that may be written, or None if any version may be.
 
-        If the set has 10,000 intervals, it would drop a new interval below them. So the versions
-        there may not be written: the set would forget them at once.
+        If the set has 10,000 intervals, it drops a new interval below them at once. So a version
+        there must not be written, because the set would forget it.
         """
         if len(self.intervals) < MAX_INTERVALS:
             return self.floor
@@ -102,14 +102,14 @@ class VersionSet:
     def packed(self) -> list[int]:
         """Return the bounds of all intervals as one list of integers.
 
-        Each bound but the first is stored as its difference to the bound before.
+        Each bound except the first is stored as the difference from the previous bound.
         """
         bounds = [bound for interval in self.intervals for bound in interval]
         return [*bounds[:1], *(high - low for low, high in pairwise(bounds))]
 
     @classmethod
     def unpacked(cls, distances: list[int], floor: int | None) -> Self:
-        """Return the set from its `packed` form. Raise ValueError if that is invalid."""
+        """Return the set from its `packed` form. Raise ValueError if it is invalid."""
         bounds: list[int] = []
         for distance in distances:
             is_start = len(bounds) % 2 == 0
@@ -157,10 +157,10 @@ class RecordState(Enum):
 
 
 class DecidedTransaction(NamedTuple):
-    """A task's transaction that a record says is to be committed.
+    """A task's transaction that has to be committed, as a commit log record lists it.
 
-    partition, first_offset: one of the partitions in it, and the offset of the transaction's first
-    record there.
+    partition, first_offset: one of the transaction's partitions, and the offset of its first record
+    there.
     """
 
     slot: TaskSlot
@@ -174,11 +174,11 @@ class CommitRecord:
     """The record of one owner in the commit log.
 
     run: the name of the run that wrote the record. rows: the number of rows of the version or
-    micro-batch that was written last. written_at: in milliseconds since 1970, by the driver's
-    clock. version: the version that was written last, None if a micro-batch was written last.
+    micro-batch that was written last. written_at: the time in milliseconds since 1970, by the
+    driver's clock. version: the version that was written last, or None if it was a micro-batch.
 
-    Administrators recognize the owner by the following fields, because its application id may be a
-    hash. A field is empty if it is not known. application: the name of the Spark application.
+    The following fields help administrators to recognize the owner, because its application id may
+    be a hash. An unknown field is an empty string. application: the name of the Spark application.
     query: the name of the streaming query. checkpoint: the checkpoint location of the stream.
     """
 
@@ -214,8 +214,8 @@ class CommitRecord:
     def has_written(self) -> bool:
         """Whether a run has written a version or a micro-batch.
 
-        A plan can write the record, too. The result is False if only plans have written it, because
-        runs died before their decision to commit.
+        A plan can write the record, too. If only plans have written it, the result is False. This
+        is so if every run died before its decision to commit.
         """
         return self.version is not None or bool(self.streams)
 
@@ -229,7 +229,7 @@ class CommitRecord:
         return "nothing"
 
     def last_batch(self, query_id: str) -> StreamMark | None:
-        """Return the last micro-batch that a query wrote, None if it has written none."""
+        """Return the last micro-batch that a query wrote, or None if it has written none."""
         return next((mark for mark in self.streams if mark.query_id == query_id), None)
 
     def place_of_batch(self, query_id: str, batch_id: int, run_id: str) -> BatchPlace:
@@ -243,7 +243,7 @@ class CommitRecord:
 
 
 def encode(key: str, record: CommitRecord) -> bytes:
-    """Return the value bytes of `record` for the owner whose driver id is `key`."""
+    """Return `record` as the bytes of a log record's value. key: the driver id of the owner."""
     topics = list(dict.fromkeys(each.partition.topic for each in record.transactions))
     number = {topic: at for at, topic in enumerate(topics)}
     content = {
@@ -283,8 +283,8 @@ class NewerFormatError(ValueError):
 def decode(key: str, value: bytes | None) -> CommitRecord:
     """Return the record that a key and a value of the commit log encode.
 
-    Raise ValueError if the value is invalid, or belongs to another owner than the key. Raise
-    NewerFormatError if a newer version of this package wrote it.
+    Raise ValueError if the value is invalid, or if the owner in it is not the owner in the key.
+    Raise NewerFormatError if a newer version of this package wrote it.
     """
     if read_id(key) is None:
         raise ValueError("its key is not the id of an owner")
@@ -369,12 +369,13 @@ def _is_int(value: object) -> bool:
 
 
 class LogEntry(NamedTuple):
-    """One batch of the commit log: either data records, or a control batch with its marker.
+    """One batch of the commit log: a data batch with its records, or a control batch.
 
     marker: COMMIT or ABORT for a control batch. It is None for a data batch, and for a control
-    batch whose record was removed by compaction. base_offset: the offset of the first record.
-    records: empty for a batch outside a transaction, which is never decoded. The records of other
-    batches are decoded while `LogReader.read` iterates over them.
+    batch whose record was removed by compaction. base_offset: the offset of the first record of a
+    batch outside a transaction, else -1. records: empty for a batch outside a transaction, which is
+    never decoded. The records of other batches are decoded while `LogReader.read` iterates over
+    them.
     """
 
     producer_id: int
@@ -388,8 +389,8 @@ class LogEntry(NamedTuple):
     def of(cls, batch: DefaultBatch) -> LogEntry:
         """Return the entry of a batch. Raise CorruptRecordException if it cannot be decompressed.
 
-        Such a batch is never ignored, because it may have the newest record of an owner. This
-        includes batches above the size limit, but the sink's own records are far smaller.
+        Such a batch is not ignored, because it may contain the newest record of an owner. A batch
+        above the size limit raises the error, too, but the sink's own records are far smaller.
         """
         header = batch.header
         if not header.is_control and not header.is_transactional:
@@ -405,7 +406,7 @@ class LogReading:
 
     record, offset: the newest committed record and its offset; None and -1 if there is none.
     undecided: a record whose transaction has no marker yet. newer_format: why this version of the
-    package cannot decode the newest committed record, None if it can.
+    package cannot decode the newest committed record, or None if it can.
     """
 
     record: CommitRecord | None = None
@@ -420,7 +421,7 @@ NOTHING: Final = LogReading()
 class LogReader:
     """Reads the commit log batch by batch, and keeps the newest records of each owner.
 
-    key: the driver id of the only owner whose records are kept, None to keep the records of all
+    key: the driver id of the only owner whose records are kept, or None to keep the records of all
     owners.
     """
 
@@ -430,7 +431,7 @@ class LogReader:
         # For each producer: the records, by key, whose transaction has no marker yet.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
-        # Batches outside a transaction since the last warning: the offset of the first, how many.
+        # Batches outside a transaction since the last warning: the first offset, and their number.
         self._outside = (-1, 0)
 
     def read(self, entries: Iterable[LogEntry]) -> None:
@@ -446,7 +447,7 @@ class LogReader:
                 self._take(entry, record)
 
     def reading(self, key: str) -> LogReading:
-        """Return the records of an owner, as far as the log was read."""
+        """Return the records of an owner in the part of the log that was read."""
         found = self._committed.get(key, NOTHING)
         undecided = [each[key].record for each in self._pending.values() if key in each]
         return replace(found, undecided=undecided[-1] if undecided else None)

@@ -58,7 +58,7 @@ class TaskSlot(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TaskSlot | None:
-        """Return the slot that `text` encodes, None if it encodes no slot."""
+        """Return the slot that `text` encodes, or None if it encodes no slot."""
         found = _SLOT.match(text)
         if found is None:
             return None
@@ -69,8 +69,8 @@ class TaskSlot(NamedTuple):
 class Owner(NamedTuple):
     """A prefix, an application id and a target (a topic or ``*``).
 
-    A newer run of an owner fences the older run, and each version is written once. Create an owner
-    with `checked_owner`.
+    A newer run of an owner fences its older run, and an owner writes each version only once. Create
+    an owner with `checked_owner`.
     """
 
     prefix: str
@@ -88,7 +88,7 @@ class Owner(NamedTuple):
         return f"{self.driver_id}/{slot}"
 
     def slot_of(self, transactional_id: str) -> TaskSlot | None:
-        """Return the slot in the id of one of this owner's tasks, None for any other id."""
+        """Return the slot in the id of one of this owner's tasks, or None for any other id."""
         beginning = f"{self.driver_id}/"
         if not transactional_id.startswith(beginning):
             return None
@@ -173,9 +173,9 @@ def app_id_of_checkpoint(location: str) -> str:
 
     In a path, ``.``, ``..``, double slashes and a slash at the end make no difference. The case of
     a scheme makes no difference either. ``file:/x`` and ``file:///x`` are the same as ``/x``, and
-    so is ``file://host/x``: the host makes no difference. Any other spelling has a different id,
-    even if Hadoop would find the same folder: a relative path, a default port, a location without
-    its file system because that is the default one, or a symbolic link.
+    so is ``file://host/x``, because the host makes no difference. Any other spelling has a
+    different id, even if it leads Hadoop to the same directory. Examples are a relative path, an
+    explicit default port, a location that omits the default file system, and a symbolic link.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

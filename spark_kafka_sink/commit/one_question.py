@@ -1,8 +1,8 @@
-"""One request to a broker, which is sent again until its reply needs no retry.
+"""One request to a broker. It is sent again until a reply needs no retry.
 
-The broker closes a connection that was not used for some minutes. So the first request of a client
-that was idle may get no response. The request is not sent again if brokers do not know its
-partition: the commit log does not exist before the first write of any application.
+Brokers close idle connections after some minutes. So the first request of an idle client may get no
+response. The request is not sent again if brokers do not know its partition, because the commit log
+does not exist before the first write of any application.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.commit.steps import Step, received
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The state of one request. outcome: the reply that needs no retry, None before it arrives."""
+    """The state of one request. outcome: the reply that needs no retry, or None before it."""
 
     ask: Ask
     deadline: float

@@ -1,6 +1,6 @@
 """The results of the exactly-once state machines. The result `Failure` is in `steps`.
 
-A run is "decided" in mode `two-phase` once its record is committed in the commit log: from then on
+A run is "decided" in mode `two-phase` once its record is committed in the commit log. From then on,
 all transactions of its tasks have to be committed. An owner is a txnAppId and its target topic.
 """
 
@@ -21,14 +21,14 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan is ready, so that tasks may run."""
+    """The plan is ready, so tasks may run."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The version was written before, so that the run has nothing to do."""
+    """The version was written before, so the run has nothing to do."""
 
     record: CommitRecord
 
@@ -46,22 +46,25 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """No other attempt has written to the partitions of a task, so that the task may write."""
+    """No other attempt has written to the partitions of a task, so the task may write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All rows are visible to consumers. record: the owner's record, as the commit log has it."""
+    """All rows are visible to consumers.
+
+    record: the owner's record after the commit, in state DONE. In mode `two-phase`, the commit log
+    may still contain it in state DECIDED, because the commit succeeds even if DONE is not written.
+    """
 
     record: CommitRecord
 
 
 class LostTransaction(NamedTuple):
-    """A transaction that was to be committed, but was aborted, so that its rows are lost.
+    """A transaction that was to be committed, but was aborted, so its rows are lost.
 
-    records: the number of Kafka records that the transaction has in one partition. The commit log
-    names this partition in the transaction's entry. The task may have written to other partitions,
-    too.
+    records: the number of the transaction's Kafka records in the partition that the commit log
+    names for it. The task may have written to other partitions, too.
     """
 
     transaction: DecidedTransaction
@@ -90,9 +93,9 @@ class Torn:
     ) -> TornCommitException:
         """Return the exception for the user.
 
-        run: the run that has found this out. attempts: what the task attempts wrote, if the caller
-        knows it. Then the exception lists the lost rows of all partitions, otherwise the lost rows
-        of one partition for each transaction.
+        run: the run that has found the loss. attempts: what the task attempts wrote, if the caller
+        knows it. With `attempts`, the exception lists the lost rows of all partitions. Otherwise it
+        lists the lost rows of one partition for each transaction.
         """
         written = {each.slot: each.written for each in attempts}
         rows = tuple(
@@ -123,9 +126,9 @@ def accept_torn(owner: Owner, log_topic: str) -> str:
 
 
 def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
-    """Return the command of `recover` for one owner. It changes nothing of other owners.
+    """Return a `recover` command that affects only one owner.
 
-    action: the arguments that say what to do, and with which txnAppId.
+    action: the arguments for the action and for its txnAppId.
     """
     words = [*action, "--topic", owner.target]
     if owner.prefix != DEFAULT_PREFIX:
@@ -167,8 +170,8 @@ class Aborted:
     """The run is aborted: no row is visible.
 
     may_be_open: whether tasks that still run may have opened further transactions. missed: why some
-    transactions of tasks may still be open: a broker did not respond, or returned an error. It is
-    empty if there is no such reason.
+    transactions of tasks may still be open, for example because a broker did not respond. It is an
+    empty string if there is no such reason.
     """
 
     may_be_open: bool = False
@@ -186,7 +189,7 @@ class CommittedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The run cannot be aborted: the commit log has the decision to commit it."""
+    """The run cannot be aborted, because the decision to commit it is in the commit log."""
 
     record: CommitRecord
 

@@ -5,10 +5,10 @@ owner. A run is "decided" in mode `two-phase` once its record in state DECIDED i
 commit log: then its transactions have to be committed. The steps of the planning are:
 
   D0  List the open transactions of the owner's tasks.
-  D1  Ask for the next epoch of the driver's transactional id. This fences every older driver.
+  D1  Request the next epoch of the driver's transactional id. This fences every older driver.
   D2  Then read the owner's record in the commit log.
   D3  If the last run is decided, commit its transactions, and write the record in state DONE.
-  D4  Abort the other transactions that D0 listed, each with the producer id and epoch that it had.
+  D4  Abort the other transactions that D0 listed, each with the producer id and epoch that D0 got.
       First commit a record, to prove that D2 has read the newest record.
   D5  For a batch job: check whether its version (the option txnVersion) is written already.
 
@@ -92,7 +92,7 @@ class Planning:
     ends: the state machines that commit the decided transactions. offset: the offset of the record
     that this planning has written. is_proved: whether that record is committed, which proves that
     none of the leftovers is decided. asked_again: whether EndTxn was sent again, because the first
-    response left open whether the driver's transaction was committed.
+    response did not show whether the driver's transaction was committed.
     """
 
     state: PlanState
@@ -294,15 +294,15 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
     machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
         # The epoch is the same as before, so a late EndTxn could end the next transaction. So ask
-        # for the next epoch. Then read the record again, because a newer run may have written
-        # another one.
+        # for the next epoch. Then read the owner's record again, because a newer run may have
+        # written a newer record.
         return _fence(replace(machine, ends=NO_RESOLVINGS))
     record = _next_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
 
 
 def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
-    """Send EndTxn once more: the broker may no longer be the coordinator. After that, fail."""
+    """Send EndTxn once more, because the broker may no longer be the coordinator. Then fail."""
     if not machine.asked_again and at.now + STALE_S < machine.deadline:
         machine = replace(machine, asked_again=True)
         return Step(machine, (Question(at.ask, STALE_S, looks_up=True),))

@@ -1,9 +1,10 @@
 """The requests that the exactly-once state machines let the caller send, and the replies.
 
-A state machine returns objects of the class `Question`: a request (an object of a class in `Ask`),
-and how to send it. The machine gets each request with its reply as an `Answer`. `commit_client`
-sends the requests. It finds the coordinator of a transactional id and the leader of a partition,
-but it does not decide what to send. If a request gets no response, the reply is `Unanswered`.
+A state machine returns objects of the class `Question`. Each contains a request (an object of a
+class in `Ask`) and states how to send it. The machine gets each request with its reply as an
+`Answer`. `commit_client` sends the requests. It finds the coordinator of a transactional id and the
+leader of a partition, but it does not decide what to send. If a request gets no response, the reply
+is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is a txnAppId and its target topic.
@@ -31,9 +32,9 @@ COMPLETE_ABORT: Final = "CompleteAbort"
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """Ask every broker for the open transactions.
+    """Request the list of open transactions from every broker.
 
-    prefix: the prefix of the transactional ids to list. The reply may contain other ids, too.
+    prefix: the prefix of the transactional ids to list. Ids of other applications may have it, too.
     """
 
     prefix: str
@@ -41,14 +42,14 @@ class ListTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransaction:
-    """Ask the coordinator of a transactional id for the state of its transaction."""
+    """Request the state of a transaction from the coordinator of its transactional id."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Ask the coordinator for the next epoch of an id, to fence producers with older epochs."""
+    """Request the next epoch of an id from its coordinator, to fence older producers."""
 
     transactional_id: str
     timeout_ms: int
@@ -56,7 +57,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Ask the coordinator to add partitions to the transaction (AddPartitionsToTxn 3)."""
+    """Request that the coordinator adds partitions to a transaction (AddPartitionsToTxn 3)."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -82,7 +83,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Ask the coordinator to commit or abort a transaction, with exactly this EndTxn version."""
+    """Request that the coordinator commits or aborts a transaction. version: that of EndTxn."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -94,7 +95,7 @@ class EndTxn:
 class ReadLog:
     """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    key: the driver id of the owner. The high watermark comes from ListOffsets 5.
+    key: the driver id of the owner. The high watermark is found with ListOffsets 5 or later.
     """
 
     key: str
@@ -112,7 +113,7 @@ class ReadAllRecords:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Ask the leader of a partition for the active producers of that partition."""
+    """Request the active producers of a partition from its leader."""
 
     partition: TopicPartition
 
@@ -122,7 +123,7 @@ class ReadMarker:
     """Read the marker of a producer's transaction in a partition.
 
     offset: the offset of a record of the transaction. producer: the producer id and epoch of the
-    transaction's records. deadline: until when to read on, if the marker is far from the offset.
+    transaction's records. deadline: the time to stop reading if the marker is far from the offset.
     """
 
     partition: TopicPartition
@@ -183,7 +184,7 @@ class Listed:
 class Described:
     """The reply to `DescribeTransaction`.
 
-    start_ms: when the transaction began by the coordinator's clock, -1 if no transaction is open.
+    start_ms: when the transaction began, by the coordinator's clock; -1 if none is open.
     """
 
     state: str = EMPTY
@@ -206,7 +207,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The reply to `AddPartitions`. error: the error code of the first partition that has one."""
+    """The reply to `AddPartitions`. error: the error code of the first partition that failed."""
 
     error: int = codes.NONE
     reason: str = ""
@@ -216,7 +217,7 @@ class Added:
 class Written:
     """The reply to `WriteRecord`.
 
-    is_duplicate: whether the response has a log append time, which marks a duplicate.
+    is_duplicate: whether the response contains a log append time, which marks a duplicate.
     """
 
     offset: int = -1
@@ -229,7 +230,7 @@ class Written:
 class Ended:
     """The reply to `EndTxn`.
 
-    producer: the producer id and epoch for the next transaction, which EndTxn 5 and later return.
+    producer: the producer id and epoch for the next transaction, if EndTxn 5 or later was used.
     """
 
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
@@ -260,7 +261,7 @@ class ActiveProducer(NamedTuple):
     """An active producer of a partition.
 
     last_sequence: its last sequence number. transaction_start: the first offset of its open
-    transaction, -1 if none is open.
+    transaction, or -1 if none is open.
     """
 
     producer: ProducerIdAndEpoch
@@ -279,11 +280,11 @@ class ProducersDescribed:
 
 @dataclass(frozen=True, slots=True)
 class MarkerRead:
-    """The reply to `ReadMarker`: the marker, None if there is none up to the end of the log.
+    """The reply to `ReadMarker`: the marker, or None if there is none up to the end of the log.
 
     records: the number of the producer's records between the offset and the marker. is_gone:
-    whether the marker may have been deleted, because the offset is below the start of the log, or
-    because the log has a later transaction of the producer, and no marker of this transaction.
+    whether the marker may have been deleted. This is so if the offset is below the start of the
+    log, or if the log contains a later transaction of the producer but no marker of this one.
     """
 
     marker: Marker | None = None

@@ -20,7 +20,7 @@ from spark_kafka_sink.commit.verdicts import Verdict
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
     """Return the request to send again if the log was read, but not as far as `offset`.
 
-    Return () in any other case, and if the deadline has passed.
+    Return () if the log was read that far, if the reading failed, or if the deadline has passed.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:
@@ -36,7 +36,7 @@ def check(
     Return None if it does, else a failure.
 
     run: the name of the run in the record at `offset`. followed: the record that the plan read,
-    None if the owner had no record.
+    or None if the owner had no record.
     """
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         return at.failure(f"the commit log record of {owner} could not be read")

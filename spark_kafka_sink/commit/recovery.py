@@ -2,16 +2,17 @@
 
 An owner is a txnAppId and its target topic. A run of an owner is "decided" once its record in
 state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
-committed.
+committed. A decided transaction is "lost" if brokers have aborted it.
 
 An administrator runs the recovery, possibly while a job of the owner is running. So the recovery
-never asks for an epoch, aborts no transaction and writes no record. It only sends EndTxn(commit)
+never sends InitProducerId, aborts no transaction and writes no record. It only sends EndTxn(commit)
 for the transactions of a record in state DECIDED. The running job or the owner's next plan would
 also do this. The record stays DECIDED, because only a driver with the current epoch can write DONE.
 
 `begin_survey` starts a state machine that reads the records of all owners and lists the open
-transactions. `begin` starts the recovery of one owner. It asks for the state of each transaction
-and then commits the decided transactions. With `commits=False`, it only reads their markers.
+transactions. `begin` starts the recovery of one owner. The recovery queries the state of each
+transaction and then commits the decided transactions. With `commits=False`, it commits nothing and
+only finds out their results.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
-    # Do not wait for a missing log: it does not exist before the first write, or has another name.
+    # Do not wait for a missing log. No application has written yet, or the log has another name.
     is_missing = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
     if at.asks_again and not is_missing and now < machine.deadline:
         return Step(machine, (at.again(),))
@@ -147,7 +148,7 @@ _S = RecoveryState
 
 
 class Fate(Enum):
-    """The result of a transaction that a commit log record says is to be committed."""
+    """The result of a decided transaction."""
 
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"
@@ -216,8 +217,8 @@ def begin(
     """Return the state machine that recovers one owner, and its first requests to brokers.
 
     The driver's transaction is described even if it is not listed as open. If an ACL is missing,
-    brokers omit the transaction from the list without an error. But they return an error if they
-    are asked to describe it.
+    brokers omit the transaction from the list without an error. But they respond with an error to
+    the request to describe it.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
     decided = (found.owner.task_id(each.slot) for each in _decided(machine))
@@ -308,7 +309,7 @@ def _read_markers(machine: Recovering) -> Step[Recovering]:
 def _fate_at_coordinator(
     owner: Owner, described: Mapping[str, Described], decided: DecidedTransaction
 ) -> Fate | None:
-    """Return the result of a transaction, None if its coordinator does not know the result."""
+    """Return the result of a transaction, or None if its coordinator does not know it."""
     found = described.get(owner.task_id(decided.slot))
     if found is None:
         return None
@@ -386,7 +387,7 @@ def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
 
 
 def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
-    """Return the decided transactions in a record, an empty tuple if its state is DONE."""
+    """Return the decided transactions in a record, or () if its state is DONE."""
     return record.transactions if record.state is RecordState.DECIDED else ()
 
 

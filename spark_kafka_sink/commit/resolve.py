@@ -2,12 +2,12 @@
 
 A transaction is decided once a commit log record that lists it is committed. The steps are:
 
-  1. Send EndTxn(commit). After most error codes the transaction may be committed or aborted.
+  1. Send EndTxn(commit). Most error codes do not show whether it is committed or aborted.
   2. After such a code, wait for five seconds, look up the coordinator, and send EndTxn again.
   3. If the result is still unclear, describe the transaction. The response is used only if it shows
-     that this very transaction is committed. Other responses prove nothing: a coordinator forgets
-     an id after seven days, and with transaction.version 1 a late request may open an empty
-     transaction with the same epoch.
+     that this very transaction is committed. Other responses prove nothing, because a coordinator
+     forgets an id after seven days. Also, with transaction.version 1, a late request may open an
+     empty transaction with the same epoch.
   4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
      of the transaction on.
 """
@@ -100,7 +100,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class Resolvings:
-    """The commits of several transactions.
+    """The state machines that commit several transactions.
 
     places: the indexes of the machines, by transactional id and by producer id.
     """
@@ -197,8 +197,8 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # An error of DescribeTransactions is not final: a client without the right to describe the
-    # transactional id can have the right to read the marker.
+    # An error of DescribeTransactions is not final: a client that may not describe the
+    # transactional id may still have the permission (ACL) to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
@@ -222,10 +222,10 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
 
 
 def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a coordinator has described this producer's transaction, open or ended.
+    """Return whether a coordinator's response describes this transaction, open or ended.
 
-    described: the producer id and epoch in its response. From version 5 of EndTxn on, the
-    coordinator bumps the epoch by one when the transaction ends.
+    described: the producer id and epoch in the response. producer: those of the transaction. From
+    version 5 of EndTxn on, the coordinator bumps the epoch by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near

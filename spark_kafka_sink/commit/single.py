@@ -2,8 +2,8 @@
 
 All tasks write with the driver's producer id and epoch, and each partition is written by one task.
 The commit log record of the owner (a txnAppId and its target topic) is written in the same
-transaction. So the rows and the record become visible together, or never. Nothing has to be
-recovered: a transaction that is not committed is aborted after its timeout or by the next plan.
+transaction. So the rows and the record become visible together, or never. There is no recovery,
+because an uncommitted transaction is aborted after its timeout or by the next plan.
 
 Each task checks its partitions before its first record (`single_check`). This module contains the
 driver's commit and abort. If a check fails, the commit also aborts the transaction, because Spark
@@ -79,14 +79,15 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    missing_until: until when to look again for a partition that brokers do not know. behind_until:
-    until when to ask a leader again if it lacks acknowledged records. record: the record to write
-    into the commit log. attempts: what the tasks wrote. by_partition: the same, by partition. It is
-    made once, because each check needs it. targets: all partitions of the target topics. probes:
-    whether the record is sent twice, to test that the broker reports duplicates. failure: why a
-    check failed. offset: the offset of the written record. asked_again: whether EndTxn was sent
-    again, because the first response left open whether the transaction was committed. wrote_again:
-    whether the record was sent again, because there was no response or a retriable error code.
+    missing_until: the time until which partitions that brokers do not know are looked up again.
+    behind_until: the time until which a request is sent again if the leader lacks acknowledged
+    records. record: the record to write into the commit log. attempts: what the tasks wrote.
+    by_partition: the same, by partition. It is computed once, because each check needs it. targets:
+    all partitions of the target topics. probes: whether the record is sent twice, to test that the
+    broker reports duplicates. failure: why a check failed. offset: the offset of the written
+    record. asked_again: whether EndTxn was sent again, because the first response did not show
+    whether the transaction was committed. wrote_again: whether the record was sent again, because
+    there was no response or a retriable error code.
     """
 
     state: SingleState
@@ -123,10 +124,11 @@ def begin_commit(  # noqa: PLR0913 - three of them are limits of time
     """Return the state machine that commits, and its first requests to brokers.
 
     level: the transaction.version that the cluster has finalized now. probes: True for the first
-    commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
-    (see `guards`) needs. missing_until: until when to look again for a partition that brokers do
-    not know; a time after `deadline` has no effect. behind_until: until when to ask again if the
-    leader of a partition lacks acknowledged records, because it may be an old leader.
+    commit of a process to a cluster. The commit then tests whether the broker reports duplicates,
+    because check G4 (see `guards`) relies on it. missing_until: the time until which partitions
+    that brokers do not know are looked up again, but at most until `deadline`. behind_until: the
+    time until which a request is sent again if the leader of a partition lacks acknowledged
+    records, because it may be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     machine = Single(
@@ -225,7 +227,8 @@ def _check_transaction(
         newer = is_newer(described, plan)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
     # At level 2, if the plan has written the record DONE and nothing was written after it, the
-    # transaction of DONE is described. It has ended, but its markers may not be written yet.
+    # response describes the transaction of DONE. This one has ended, but its markers may not be
+    # written yet.
     is_nothing = described.state in _NOTHING_OPEN and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)

@@ -1,8 +1,8 @@
-"""The check that a task of mode `single` makes of its partitions before its first record.
+"""How a task of mode `single` checks its partitions before its first record.
 
-No other attempt may have written to these partitions in this transaction. The rows of one attempt
-cannot be aborted without the rows of all other tasks. And a broker may take batches of the second
-attempt for duplicates of the batches of the first attempt (see `guards`).
+No other attempt may have written to these partitions in this transaction, for two reasons. Brokers
+cannot abort the rows of one attempt and keep those of all others. Also, a broker may take batches
+of the second attempt for duplicates of the first attempt's batches (see `guards`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Names in brackets, such as [D0], are the steps that the docstrings of `plan`, `t
 `two_phase` and `two_phase_abort` describe.
 
 An owner is a txnAppId and its target topic. A run is "decided" in mode two-phase once its
-record in state DECIDED is committed in the commit log: then all its transactions have to be
+record in state DECIDED is committed in the commit log. Then all its transactions have to be
 committed.
 """
 

@@ -52,10 +52,10 @@ _SHORT_PAUSE_S: Final = 0.02
 PAUSE_S: Final = 0.1
 # Coordinators respond to EndTxn before they have written the markers of the transaction.
 MARKER_PAUSE_S: Final = 0.1
-# How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
+# How long a broker may respond as coordinator after another has replaced it (KAFKA-21181).
 STALE_S: Final = 5.0
-# How long a broker that is no longer the leader may respond from its old state. If a broker is cut
-# off, its partitions get new leaders after broker.session.timeout.ms, 9 s by default.
+# How long a broker may respond as leader after another has replaced it. If a broker is cut off, its
+# partitions get new leaders after broker.session.timeout.ms, 9 s by default.
 OLD_LEADER_S: Final = 10.0
 
 M = TypeVar("M")
@@ -145,8 +145,8 @@ class FailureKind(Enum):
     NEWER_FORMAT = "the commit log was written by a newer version"
 
 
-# The exceptions of failures without an error code. For any other kind of failure, it is
-# TransactionAbortedException.
+# The exception classes for failures without an error code. For a kind that is not listed, the class
+# is TransactionAbortedException.
 _EXCEPTIONS: Final[Mapping[FailureKind, type[KafkaException]]] = {
     FailureKind.SUPERSEDED: ProducerFencedException,
     FailureKind.NO_ANSWER: KafkaException,
@@ -158,11 +158,11 @@ _EXCEPTIONS: Final[Mapping[FailureKind, type[KafkaException]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a machine.
+    """The failure of a state machine.
 
-    sentence: the message for the user. error: the error code of a broker, 0 if there is none. api:
-    the name of the API that returned the code. topic: the topic in the field `partition` of the
-    request, None if the request has no such field.
+    sentence: the message for the user. error: the error code of a broker, or 0 if there is none.
+    api: the name of the API that returned the code. topic: the topic in the field `partition` of
+    the request, or None if the request has no such field.
     """
 
     kind: FailureKind
@@ -174,7 +174,7 @@ class Failure:
     def exception(self) -> KafkaException:
         """Return the exception for the user."""
         if self.error:
-            # The advice for topics is about WRITE, but READ may be the right that is missing.
+            # The advice for topics is about WRITE, but READ may be the missing permission.
             is_advised = self.error != codes.TOPIC_AUTHORIZATION_FAILED
             parts = (self.sentence, advice(self.error) if is_advised else None)
             message = "; ".join(part for part in parts if part)
@@ -203,13 +203,13 @@ def call_of(ask: Ask) -> Call:
 
 
 def received(ask: Ask, reply: Reply, now: float) -> Received:
-    """Return a reply together with what its error code means."""
+    """Return a reply together with the meaning of its error code."""
     version = ask.version if isinstance(ask, EndTxn) else END_TXN_2
     return Received(ask, reply, verdict(call_of(ask), reply.error, version), now)
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the set of the requests (`Ask`) in `questions`, without how to send them."""
+    """Return the requests (`Ask`) in `questions` as a set."""
     return frozenset(question.ask for question in questions)
 
 
@@ -225,7 +225,7 @@ def end_txn(
 
 
 def is_newer(described: Described, plan: Plan) -> bool:
-    """Return whether a newer run has raised the epoch of the transactional id of a plan's driver.
+    """Return whether a newer run has raised the epoch of the driver's transactional id.
 
     A transaction timeout raises the epoch by one. The InitProducerId of a newer run does the same
     if no transaction was open. The state of the transaction shows which of the two it was. At

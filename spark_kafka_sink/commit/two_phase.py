@@ -93,15 +93,14 @@ class Committing:
     partition. next_producer: the driver's producer id and epoch after the run is decided. ends: the
     state machines that commit the attempts' transactions. leftovers: open transactions of other
     attempts. offset: the offset of the record in the log. asked_again: whether EndTxn was sent
-    again, because the first response left open whether the driver's transaction was committed.
-    failure: the meaning of that first response, or the check that failed.
+    again, because the first response did not show whether the driver's transaction was committed.
+    failure: the meaning of that first response, or why a check failed.
 
     ends_at: when the first of the attempts' transactions times out. begun_at: when the driver's
     transaction began. These two are by the brokers' clock, and all other times by the client's.
     asked_at: when the last check ended, before the first request of the driver's transaction.
-    decides_by: until when the EndTxn that commits the driver's transaction may be sent.
-    missing_until: until when to look again for a partition that brokers do not know. behind_until:
-    until when to ask a leader again if it lacks acknowledged records.
+    decides_by: the last time at which EndTxn may be sent for the driver's transaction.
+    missing_until, behind_until: see `begin`.
     """
 
     state: CommitState
@@ -143,10 +142,10 @@ def begin(
     """Return the state machine that commits, and its first requests to brokers.
 
     record: the owner's next record, as it is after the commit (state DONE). level: the
-    transaction.version that the cluster has finalized now. missing_until: until when to look again
-    for a partition that brokers do not know; a time after `deadline` has no effect. behind_until:
-    until when to ask again if the leader of a partition lacks acknowledged records, because it may
-    be an old leader.
+    transaction.version that the cluster has finalized now. missing_until: the time until which
+    partitions that brokers do not know are looked up again, but at most until `deadline`.
+    behind_until: the time until which a request is sent again if the leader of a partition lacks
+    acknowledged records, because it may be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -206,7 +205,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction has ended or lacks records, first ask if a newer run has begun."""
+    """Fail. If a transaction has ended or lacks records, first find out if a newer run exists."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -287,7 +286,7 @@ def _write(machine: Committing, writing: CommitState) -> Step[Committing]:
 def _driver(machine: Committing) -> ProducerIdAndEpoch:
     """Return the driver's producer id and epoch for its next request.
 
-    The plan has them before the run is decided, and `next_producer` has them afterwards.
+    They are in the plan before the run is decided, and in `next_producer` afterwards.
     """
     return machine.next_producer if machine.next_producer.is_valid else machine.plan.producer
 
@@ -332,8 +331,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
     The time left until the first timeout is computed without comparing two clocks. By the brokers'
     clock, the driver's transaction began ends_at - begun_at before that timeout. By the client's
     clock, it began after `asked_at`, so at most now - asked_at of this time has passed. A margin
-    has to be left: half of it for requests that have to be repeated, half for the commits that
-    follow.
+    has to remain: half of it for retries of EndTxn, and half for the commits that follow.
     """
     if machine.ends_at is None or machine.begun_at is None:
         return _decide(replace(machine, decides_by=machine.deadline))
@@ -536,7 +534,7 @@ _STEPS: Final = {
 def _decided_one(attempt: AttemptTransaction) -> DecidedTransaction:
     """Return the entry of an attempt's transaction in the record DECIDED.
 
-    It has only the first of the transaction's partitions. That is enough to find out the result,
+    It names only the first of the transaction's partitions. That is enough to find out the result,
     because all partitions of a transaction get the same marker.
     """
     first = attempt.written[0]
@@ -550,7 +548,7 @@ def _ids(machine: Committing) -> tuple[str, ...]:
 
 
 def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransaction | None:
-    """Return the attempt whose transaction `ask` is about, None for the driver's transaction."""
+    """Return the attempt whose transaction `ask` is about, or None for the driver's."""
     return machine.by_slot.get(machine.plan.run.owner.slot_of(ask.transactional_id))
 
 

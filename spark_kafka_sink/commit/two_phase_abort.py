@@ -2,19 +2,19 @@
 
 A run is "decided" once its record in state DECIDED is committed in the commit log. The abort first
 makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
-log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
-with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2). But if A1
-fails because a newer run has fenced the driver, that run aborts them.
+log. If the log contains the committed record, the outcome is `Decided`, and the caller has to
+commit with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2). But
+if A1 fails because a newer run has fenced the driver, that run aborts them.
 
 Tasks may still run and open transactions during the abort. So the driver lists the open
-transactions (A0) again and again until two lists in a row are empty, for at most five seconds. If
-the driver has no commit message of a task, that task may still be running and may open its
-transaction later. Two empty lists then prove nothing, so the open transactions are listed for the
-whole five seconds.
+transactions (A0) again and again until two lists in a row are empty, for at most `settles_s`
+seconds (five, or more if linger.ms is long). If the driver has no commit message of a task, that
+task may still be running and may open its transaction later. Then two empty lists prove nothing, so
+the driver lists the open transactions until `settles_s` seconds have passed.
 
-If a broker does not respond, there is no list, or only a part of one. Then the transactions that
-are known are aborted first. After that, the driver asks the broker again until the deadline, and
-the outcome says why some transactions may still be open.
+If a broker does not respond, the list is missing or incomplete. Then the known transactions are
+aborted first. After that, the driver sends the request again until the deadline. The outcome
+contains the reason why some transactions may still be open.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 _LIST_PAUSE_S: Final = 0.2
-# How many seconds an abort waits for tasks that may still open transactions.
+# The default number of seconds that an abort waits for tasks that may still open transactions.
 SETTLES_S: Final = 5.0
 
 _S = AbortState
@@ -74,15 +74,15 @@ class Aborting:
     producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
     the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
     is_proved: whether it is certain that the run is not decided, and cannot become decided.
-    is_undecided: whether the result of A1 shows this. To be certain, the log has to be read as
-    well: it must have no committed record of the run. is_fenced: whether A1 was refused because the
-    driver's epoch was raised, by another run or by the commit of this run. empty_lists: the number
-    of empty lists in a row. settles_s: how many seconds to wait for running tasks. settles_at: when
-    that wait ends, None before the first list. is_missing: whether the driver lacks the commit
-    message of a task.
-    decided: transactions that another run has decided to commit. This abort leaves them open.
-    missed: why the last list may lack open transactions, or why a transaction could not be aborted.
-    None if there is no such reason. outcome: how the abort has ended, None before its end.
+    is_undecided: whether the result of A1 suggests this. To be certain, the abort also reads the
+    log, which must not contain a committed record of the run. is_fenced: whether A1 was refused
+    because the driver's epoch was raised, by another run or by the commit of this run. empty_lists:
+    the number of empty lists in a row. settles_s: how many seconds to wait for running tasks.
+    settles_at: when that wait ends, or None before the first list. is_missing: whether the driver
+    lacks the commit message of a task. decided: transactions that another run has decided to
+    commit. This abort does not end them. missed: why the last list may lack open transactions, or
+    why a transaction could not be aborted; None if there is no such reason. outcome: how the abort
+    has ended, or None before its end.
     """
 
     state: AbortState
@@ -147,7 +147,7 @@ def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
 
 
 def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Go on after a request that has failed and is not sent again."""
+    """Continue after a request that has failed and is not sent again."""
     if machine.state is _S.CLEANING:
         missed = at.failure("a transaction of the run's tasks cannot be aborted")
         return _cleaned(replace(machine, missed=missed), at)
@@ -159,9 +159,9 @@ def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Go on after a request to list transactions, or to describe one, has failed.
+    """Continue after a request to list transactions, or to describe one, has failed.
 
-    The transactions that are known are aborted first. Only then is the request sent again.
+    The known transactions are aborted first. The request is sent again after that.
     """
     missed = at.failure("the open transactions of the run's tasks cannot be found")
     machine = replace(machine, missed=missed)
@@ -245,7 +245,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
     # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
-    # A replaced leader of the log may respond with records only up to an old end of the log.
+    # A broker that is no longer the leader of the log may return records only up to an old end.
     is_committed = not machine.is_undecided and not machine.is_fenced
     if (is_pending or is_committed) and at.now < machine.deadline:
         return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=is_committed)
@@ -282,8 +282,8 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     At level 2 (transaction.version 2), a task that begins after the abort of the driver's
     transaction (A1) finds that its plan is no longer the newest, and stops. If a task still writes
     after its own transaction was aborted, brokers refuse its records. But a task that claimed its
-    transactional id before A1 may open its transaction at any later time. At level 1, each of these
-    tasks may open a transaction at any later time.
+    transactional id before A1 may open its transaction at any later time. At level 1, any task that
+    still runs may open a transaction at any later time.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at

@@ -2,8 +2,8 @@
 
 The task first checks that no newer plan has fenced its own plan (T2). A slot is a number in a
 transactional id of the task's Spark partition (`names.TaskSlot`). The task looks for a slot whose
-transactional id has no open transaction, from the number of its attempt on. It asks for the next
-epoch of that id (T3), which fences the task that used the slot before.
+transactional id has no open transaction. The first slot that it tries is its attempt number. Then
+it asks for the next epoch of that id (T3). This fences the task that used the slot before.
 """
 
 from __future__ import annotations

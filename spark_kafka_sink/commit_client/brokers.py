@@ -1,8 +1,7 @@
-"""The brokers of a cluster: find the broker to ask, and send one request to it.
+"""The brokers of a cluster: find the broker for a request, and send the request once.
 
 `Brokers` looks up the coordinators of transactional ids and the leaders of partitions. It remembers
-them until `forget_coordinator` and `forget_leader` are called. It never sends a request again by
-itself.
+them until `forget_coordinator` and `forget_leader` are called. It never retries a request.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Brokers:
     ) -> Steps[_R]:
         """Send one request to a node and return its response, which has to be of class `kind`.
 
-        node_id: None for any node. Raise NoReplyError if there is no response, and
+        node_id: the node, or None for any node. Raise NoReplyError if there is no response, and
         AuthenticationException if the client and a broker cannot authenticate each other.
         """
         future = self._client.send(node_id, message, max_version, min_version)
@@ -83,10 +82,10 @@ class Brokers:
     def ask_coordinator(
         self, transactional_id: str, message: Request, kind: type[_R], version: int | None = None
     ) -> Steps[tuple[int, _R]]:
-        """Send one request to the coordinator of an id. Return its node id and the response.
+        """Send one request to the coordinator of an id. Return that node's id and the response.
 
-        version: the only API version that may be sent, None for any version. Raise the exceptions
-        of `ask`.
+        version: the only API version that may be sent, or None for any version. Raise the
+        exceptions of `ask`.
         """
         node_id = yield from self._coordinator(transactional_id)
         response = yield from self.ask(node_id, message, kind, version, version or 0)
@@ -132,7 +131,7 @@ class Brokers:
     def _set_nodes(self, nodes: dict[int, Node]) -> None:
         """Pass the brokers to the network client, and then remember them.
 
-        In this order, an interrupt cannot leave brokers here that the network client does not know.
+        In this order, the network client knows all brokers in `nodes`, even after an interrupt.
         """
         self._client.set_nodes(nodes)
         self._nodes = nodes
@@ -183,7 +182,7 @@ class Brokers:
     def topic_id(self, topic: str, node_id: int) -> Steps[UUID]:
         """Return the id of a topic, as a node knows it. Raise the exceptions of `ask`.
 
-        A topic that is deleted and created again has another id.
+        A topic that is deleted and created again gets a new id.
         """
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False

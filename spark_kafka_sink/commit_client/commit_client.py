@@ -1,9 +1,8 @@
 """CommitClient: runs the state machines of the package `commit` against a cluster.
 
-A machine returns requests to brokers (`Ask`), each in a `Question` that also says how to send it.
+A machine returns requests to brokers (`Ask`). The `Question` around each one states how to send it.
 The client has its own connections and can process many requests at once. It makes no decisions, and
-it never sends a machine's request again by itself. If a request gets no response, the reply is
-`Unanswered`.
+it never retries a request of a machine. If a request gets no response, the reply is `Unanswered`.
 `answers` resumes the generator of each request (see `generators`) in the caller's thread.
 """
 
@@ -89,7 +88,7 @@ class _HasOutcome(Protocol):
 
     @property
     def outcome(self) -> object:
-        """The result of the machine, None until it has ended."""
+        """The result of the machine, or None until it has ended."""
 
 
 class CommitClient:
@@ -97,8 +96,8 @@ class CommitClient:
 
     It is a context manager, and may be used by one thread at a time. log_topic: the topic whose
     partition 0 is the commit log. brokers: brokers of the cluster that another client has found.
-    identity: the result of `login_identity` for `config`. acls: builds the hints about
-    rights that the client does not have.
+    identity: the result of `login_identity` for `config`. The attribute `acls` builds hints about
+    permissions (ACLs) that the client lacks.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class CommitClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Requests that have no reply yet will get none."""
+        """Close all connections. Requests that are in flight get no reply."""
         self._client.close()
 
     # -- the cluster ------------------------------------------------------------------------------
@@ -160,9 +159,9 @@ class CommitClient:
     def check_brokers(self, deadline: float) -> None:
         """Connect to every broker, and check that it supports the APIs that exactly once needs.
 
-        The check is made only once for each client. Brokers that do not respond are not checked.
+        The check is made only once for each client. A broker is not checked if its request fails.
         Raise UnsupportedVersionException, which names the broker and the API, if an API is missing
-        or too old. Raise TimeoutException if no broker responds before the deadline.
+        or too old. Raise TimeoutException if the deadline passes before the check has ended.
         """
         if self._is_checked:
             return
@@ -180,8 +179,8 @@ class CommitClient:
     def level(self, deadline: float, limit: Option | None = None) -> int:
         """Return 2 if the cluster has finalized transaction.version 2, else 1.
 
-        limit: the option that sets the deadline, None for max.block.ms. Raise TimeoutException if
-        no broker responds before the deadline.
+        limit: the option that sets the deadline, or None for max.block.ms. Raise TimeoutException
+        if no broker responds before the deadline.
         """
         if not self._brokers.versions():
             self._connect(deadline, limit)
@@ -189,7 +188,7 @@ class CommitClient:
 
     @property
     def trouble(self) -> str:
-        """Why a request must be sent again, or else which nodes have errors; "" for neither.
+        """The error of the last reply; else the errors of nodes; else an empty string.
 
         Any thread may read it.
         """
@@ -226,7 +225,7 @@ class CommitClient:
         return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
 
     def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
-        """Return the bytes of the batch that begins at `offset`, None if no batch begins there.
+        """Return the bytes of the batch that begins at `offset`, or None if there is none.
 
         Raise the exceptions of `log_ends`.
         """
@@ -269,7 +268,7 @@ class CommitClient:
     def _complete(self, steps: Steps[T], deadline: float, limit: Option | None = None) -> T:
         """Resume a generator until it returns. Raise TimeoutException at the deadline.
 
-        limit: the option that sets the deadline, None for max.block.ms.
+        limit: the option that sets the deadline, or None for max.block.ms.
         """
         under_way: UnderWay[T] = UnderWay(steps)
         while (found := under_way.resume(self._clock())) is None:
@@ -378,7 +377,7 @@ class CommitClient:
             return _FAILED[type(ask)](error=error.code, reason=error.reason)
 
     def _forget(self, ask: Ask) -> None:
-        """Forget the coordinator or leader that got `ask`, so that it is looked up again."""
+        """Forget the coordinator or leader for `ask`, so that it is looked up again."""
         transactional_id = getattr(ask, "transactional_id", None)
         if transactional_id is not None:
             self._brokers.forget_coordinator(transactional_id)
@@ -388,7 +387,7 @@ class CommitClient:
             self._brokers.forget_leader(self._log_partition)
 
 
-# The class of the reply to each request, for a reply that has only an error code.
+# The class of the reply to each request. It is used for a reply that contains only an error.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
     DescribeTransaction: Described,

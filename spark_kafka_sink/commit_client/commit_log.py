@@ -1,7 +1,7 @@
 """The commit log of a cluster: write a record in a transaction, and read the records to the end.
 
-The log is partition 0 of its topic. Each process keeps the records that it has read, and reads only
-newer records the next time.
+The log is partition 0 of its topic. A `CommitLog` keeps the records that it has read, and reads
+only newer records the next time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 
 _ALL_REPLICAS: Final = -1
-# Produce 12 implicitly adds the partition to the transaction. Produce 13 has topic ids in place of
-# names.
+# Produce 12 implicitly adds the partition to the transaction. Produce 13 contains topic ids instead
+# of names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
-# The end of the warnings that the log no longer has the records that were read before.
+# The end of each warning that records which were read before are no longer in the log.
 _AGAIN: Final = (
     "it is read again from its start; a version that it no longer has can be written twice"
 )
@@ -61,7 +61,7 @@ class CommitLog:
         self._partitions = partitions
         self._log = partition
         self._request_timeout_ms = request_timeout_ms
-        # The reader of each key (None: of all keys), and the offset from which it reads next.
+        # For each key, or None for all keys: the reader, and the offset from which it reads next.
         self._read: dict[str | None, tuple[LogReader, int]] = {}
         self._topic_id = ZERO_UUID
         self._warnings: list[str] = []
@@ -114,7 +114,7 @@ class CommitLog:
         return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
-        """Read the records of all owners, with any key, up to the high watermark."""
+        """Read the records of all owners up to the high watermark. Return those with the prefix."""
         reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
@@ -122,8 +122,8 @@ class CommitLog:
     def _check_topic_id(self) -> Steps[UUID]:
         """Forget all records if the log's topic was deleted and created again.
 
-        Return the id of the topic. Only the leader of the log is asked, so that no other broker has
-        to be available.
+        Return the id of the topic. The request goes only to the leader of the log, so no other
+        broker has to be available.
         """
         node_id = yield from self._brokers.leader(self._log)
         topic_id = yield from self._brokers.topic_id(self._log.topic, node_id)

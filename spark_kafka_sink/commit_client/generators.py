@@ -26,7 +26,7 @@ Steps: TypeAlias = Generator[Wait, None, T]
 
 
 class NoReplyError(Exception):
-    """There is no reply to a request: a broker returned an error code, or did not respond.
+    """There is no reply to a request, because a broker returned an error or did not respond.
 
     is_unanswered: whether the request got no response, so that a broker may have processed it.
     """
@@ -50,11 +50,11 @@ class UnderWay(Generic[T]):
 
     @property
     def resumes_at(self) -> float:
-        """The time at which the generator can be resumed, infinity if it waits for a response."""
+        """The time at which the generator can be resumed; infinity if it waits for a response."""
         return self._wait if isinstance(self._wait, float) else float("inf")
 
     def resume(self, now: float) -> T | None:
-        """Resume the generator until it waits or ends. Return its result, None while it waits."""
+        """Resume the generator until it waits or ends. Return its result, or None if it waits."""
         while True:
             wait = self._wait
             is_over = wait <= now if isinstance(wait, float) else wait.is_done
@@ -74,12 +74,12 @@ def pause_until(time: float) -> Steps[bool]:
 
 
 def look_up_wait_s(attempts: int) -> float:
-    """Return the seconds to wait before a look-up is repeated; they double after each attempt."""
+    """Return the seconds to wait before a look-up is retried. They double after each attempt."""
     return min(_LOOK_UP_WAIT_S * 2.0**attempts, _LONGEST_LOOK_UP_WAIT_S)
 
 
 def reason_of(code: int, what: str, node_id: int) -> str:
-    """Return a description of a response's error code, "" if there is no error."""
+    """Return a description of a response's error code, or "" if there is no error."""
     if code == codes.NONE:
         return ""
     return f"{what} at node {node_id}: {error_code(code).name} ({code})"
@@ -96,6 +96,6 @@ def refused(code: int, what: str, message: str | None = None) -> NoReplyError:
 
 
 def left_out(api: str, node_id: int) -> NoReplyError:
-    """Return the exception for a response without an entry for what was requested."""
+    """Return the exception for a response that does not contain what was requested."""
     reason = f"{api} at node {node_id}: the response does not contain what was asked for"
     return NoReplyError(codes.UNKNOWN_SERVER_ERROR, reason, is_unanswered=False)

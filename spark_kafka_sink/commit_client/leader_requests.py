@@ -1,4 +1,4 @@
-"""Requests that ask a partition's leader for active producers, the log end, batches or markers."""
+"""Requests to a partition's leader: for active producers, the log end, batches or markers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from spark_kafka_sink.wire.fetch_messages import (
     PartitionData,
 )
 
-# In earlier versions, a new leader may return an end that is below committed records (KIP-207).
+# Before ListOffsets 5, a new leader may return an end that is below committed records (KIP-207).
 LISTS_RELIABLE_ENDS_SINCE: Final = 5
-# Fetch 13 has topic ids in place of names.
+# Fetch 13 contains topic ids instead of names.
 _LAST_FETCH_BY_NAME: Final = 12
 # The size is limited because the markers of many transactions may be read at once.
 _FETCH_BYTES: Final = 1024 * 1024
@@ -54,7 +54,7 @@ _FETCH_WAIT_MS: Final = 500
 
 
 class Partitions:
-    """Asks the leaders of partitions. Each method raises the exceptions of `Brokers.ask`."""
+    """Queries leaders of partitions. Each method raises the exceptions of `Brokers.ask`."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float]) -> None:
         self._brokers = brokers
@@ -85,7 +85,7 @@ class Partitions:
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
         """Return the marker of a producer's transaction in a partition, from an offset on.
 
-        The marker has the epoch of the records or the next epoch. The next epoch is used from
+        The epoch of the marker is the epoch of the records or the next one. It is the next one from
         version 5 of EndTxn on, and if the transaction timed out or was fenced. Raise NoReplyError
         at the deadline of `ask`.
         """
@@ -117,7 +117,7 @@ class Partitions:
         return MarkerRead()
 
     def batches_from(self, partition: TopicPartition, offset: int) -> Steps[list[DefaultBatch]]:
-        """Return batches from `offset` on, [] if the log ends before it or begins after it."""
+        """Return batches from `offset` on, or [] if the log does not contain this offset."""
         if (yield from self.end(partition)) <= offset:
             return []
         found = yield from self.fetch(partition, offset)
@@ -174,7 +174,7 @@ class Partitions:
 def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
     """Return the batches in the response to a Fetch from an offset below the end of the log.
 
-    Raise NoReplyError if the response has an error code, or has no batch.
+    Raise NoReplyError if the response contains an error code or no batch.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")

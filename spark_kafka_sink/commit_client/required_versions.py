@@ -1,4 +1,4 @@
-"""The API versions and the transaction.version that exactly once needs brokers to have."""
+"""The API versions that exactly-once writes require of brokers, and the transaction.version."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _FEATURE: Final = "transaction.version"
 # The lowest versions of APIs that every broker must support. Brokers without AddPartitionsToTxn 4
-# do not verify that a partition is part of the transaction, so that a late batch could stay in an
-# open transaction for ever.
+# do not verify that a partition is part of the transaction. So a late batch could stay in a
+# transaction that is never ended.
 _NEEDED: Final[Mapping[Api, int]] = {
     INIT_PRODUCER_ID: 0,
     ADD_PARTITIONS_TO_TXN: 4,

@@ -47,13 +47,16 @@ from spark_kafka_sink.wire.transaction_messages import (
 
 
 class Transactions:
-    """Asks brokers about transactions. Each method raises the exceptions of `Brokers.ask`."""
+    """Sends requests about transactions. Each method raises the exceptions of `Brokers.ask`."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
     def list_open(self, ask: ListTransactions) -> Steps[Reply]:
-        """Return the open transactions on all brokers. Raise NoReplyError if one does not reply."""
+        """Return the open transactions on all brokers.
+
+        Raise NoReplyError if a broker does not respond or returns an error.
+        """
         yield from self._brokers.metadata([])
         # Brokers match the pattern with RE2, which allows a backslash before any punctuation. The
         # pattern has to match the complete id.
@@ -99,7 +102,7 @@ class Transactions:
     def init_producer_id(self, ask: InitProducerId) -> Steps[Reply]:
         """Return the next producer id and epoch of a transactional id.
 
-        Raise NoReplyError if the response has neither an error nor a valid id.
+        Raise NoReplyError if the response contains neither an error nor a valid producer id.
         """
         node_id, response = yield from self._brokers.ask_coordinator(
             ask.transactional_id,

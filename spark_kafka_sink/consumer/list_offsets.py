@@ -27,7 +27,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsTopic,
 )
 
-# Advice for readers where `errors.advice`, which is for writers, does not fit.
+# Advice for readers, for the errors where the advice for writers (`errors.advice`) does not fit.
 _ADVICE: Final = {
     UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
@@ -37,8 +37,8 @@ _ADVICE: Final = {
 def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
     """Return a function that takes an error code and a topic, and returns the advice for a reader.
 
-    The function returns None if there is no advice. acls: adds the kafka-acls.sh command that would
-    grant the access that the brokers denied.
+    The function returns None if there is no advice. acls: adds the kafka-acls.sh command that
+    grants the missing permission.
     """
 
     def of(code: int, topic: str) -> str | None:
@@ -69,7 +69,7 @@ def partition_error(
 
 
 def _partitions_in(future: RequestFuture) -> set[int]:
-    """Return the partitions that a request asks about."""
+    """Return the partitions that a ListOffsets request contains."""
     message = future.request.message
     topics = message.topics if isinstance(message, ListOffsetsRequest) else []
     return {partition.partition_index for topic in topics for partition in topic.partitions}
@@ -79,7 +79,10 @@ OffsetsByPartition: TypeAlias = dict[int, int]
 
 
 class OffsetsQuery(NamedTuple):
-    """The offsets to look up; timestamp: in ms, -1: the latest offset, -2: the earliest."""
+    """The offsets to look up.
+
+    timestamp: in ms; -1 means the latest offset, and -2 the earliest.
+    """
 
     topic: str
     partitions: list[int]
@@ -114,7 +117,7 @@ class OffsetsLookup:
         return len(self.found) == len(set(self._query.partitions))
 
     def next_due_at(self, now: float) -> float:
-        """Return the time at which to call `requests` again, infinity if no back-off is running."""
+        """Return the time at which to call `requests` again; infinity if no back-off is running."""
         return self._retry_at if self._retry_at > now else float("inf")
 
     def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:

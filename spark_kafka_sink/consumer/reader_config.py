@@ -1,10 +1,10 @@
 """The configuration of a TopicReader, with the Java consumer's option names.
 
-Names, types and defaults are the same as in ConsumerConfig. fetch.max.bytes and
-max.partition.fetch.bytes must be from 1 byte to 64 MiB, while Java accepts any number.
-buffer.memory is named as in KIP-81; the Java consumer does not have this option. The connection
-options are the same as for producers and are checked by `config`. Options that only producers have
-are rejected.
+Names, types and defaults are the same as in ConsumerConfig, except for the default of client.id.
+fetch.max.bytes and max.partition.fetch.bytes must be from 1 byte to 64 MiB, while the Java client
+accepts any number. buffer.memory is named as in KIP-81; the Java consumer does not have this
+option. The connection options are the same as for producers and are checked by `config`. Options
+that only producers have are rejected.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from spark_kafka_sink.config import (
 )
 from spark_kafka_sink.errors import ConfigException
 
-# A response may exceed this limit by one batch, and is then still well below the size limit for
+# A response may exceed this limit by one batch. Even then, it is well below the size limit for
 # responses on a connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# The offsets of an Arrow array have 31 bits. One array takes at most a quarter of buffer.memory, or
-# has one record.
+# Offsets in an Arrow binary array are signed 32-bit integers. One array takes at most a quarter of
+# buffer.memory, unless it contains only one record.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _CLIENT_OPTIONS: Final = frozenset(
@@ -64,8 +64,8 @@ _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a reader; client: the options that readers and producers have in common.
 
-    buffer_memory: a limit for decoded records, in bytes. The decompressed bytes of one batch are
-    not included, whatever their size.
+    buffer_memory: a limit for decoded records, in bytes. It does not include the decompressed bytes
+    of the batch that is being decoded.
     """
 
     client: ProducerConfig

@@ -1,11 +1,11 @@
 """The state machine that reads a range of one topic: positions, Fetch requests and responses.
 
-It has no sockets and no clock. It returns Fetch requests by node and processes the responses. If a
-partition cannot be read now, because its leader has moved or is unknown, it waits retry.backoff.ms,
-and longer after every further failure. The other partitions continue. If a response moves no
-partition forward, its partitions are requested again after the same back-off, counted from the time
-of the request. If the response took fetch.max.wait.ms or longer, the back-off is retry.backoff.ms
-again. Errors that are not retriable are raised.
+The state machine has no sockets and no clock. It returns Fetch requests by node, and processes the
+responses. If a partition cannot be read now, for example because its leader has moved, it is
+requested again after retry.backoff.ms. This back-off grows with every further failure. The other
+partitions continue. If a response advances no partition, its partitions are requested again after
+the same back-off, counted from the time of the request. If that response took fetch.max.wait.ms or
+longer, the back-off starts again at retry.backoff.ms. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-# The most rows of one Arrow batch. Each row repeats the topic name, which can be longer than the
-# record.
+# The largest number of rows in one Arrow batch. A limit is needed because each row repeats the
+# topic name, which can be longer than the record.
 _MAX_BATCH_ROWS: Final = 1 << 16
 
 
 def next_offset(data: PartitionData, start: int, end: int) -> int:
-    """Return the offset to fetch after `data`, at most `end`. Nothing is decompressed.
+    """Return the offset to fetch after `data`, but at most `end`. Nothing is decompressed.
 
     Raise CorruptRecordException if the last batch is invalid.
     """
@@ -80,9 +80,9 @@ def fetched_records(
     read_committed: whether to skip records of aborted transactions. Raise CorruptRecordException if
     a batch is invalid.
     """
-    # The part that was decoded last may take half of the budget, if it has one record. The parts to
-    # join and the result of joining take a quarter each. When these parts have been released, the
-    # topic's name in each row takes their quarter.
+    # The part that was decoded last may take half of the budget if it is a single record. The parts
+    # to join may take a quarter, and the joined rows another quarter. After the parts are released,
+    # the topic names in the rows may take their quarter.
     part_bytes = max(budget_bytes // 4, 1)
     parts = _visible(data, start, end, part_bytes, read_committed=read_committed)
     for joined in _joined(parts, part_bytes):
@@ -90,9 +90,9 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], room_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Yield lists of parts, each list to be joined into one Arrow batch.
+    """Group parts into lists, so that each list can be joined into one Arrow batch.
 
-    A list of several parts takes at most `room_bytes`. The caller empties each list.
+    A list of several parts takes at most `room_bytes`. The caller empties each list to free memory.
     """
     joined: list[DecodedRecords] = []
     joined_bytes = 0
@@ -115,8 +115,8 @@ def _visible(
 ) -> Iterator[DecodedRecords]:
     """Yield the records of the batches that overlap the offset range and are visible to the reader.
 
-    Each part takes at most `part_bytes`, or has one record. Control batches are not visible. With
-    read_committed, the records of aborted transactions are not visible either.
+    Each part takes at most `part_bytes`, or is a single record. Control batches are not visible.
+    With read_committed, the records of aborted transactions are not visible either.
     """
     aborted = sorted(
         data.aborted_transactions or (), key=lambda each: each.first_offset, reverse=True
@@ -133,7 +133,7 @@ def _visible(
         is_hidden = batch.is_control or (read_committed and is_aborted)
         if batch.last_offset >= start and not is_hidden:
             yield from batch.parts(part_bytes)
-        del batch  # it may hold its records
+        del batch  # it may refer to decoded records
 
 
 def _rows(
@@ -143,9 +143,9 @@ def _rows(
     end: int,
     names_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all parts with offsets in the range, in order. Empty the list of parts.
+    """Yield the rows with offsets in the range, in order, and empty the list of parts.
 
-    names_bytes: the memory that the topic's names in the rows of one Arrow batch may take.
+    names_bytes: the memory that the topic names in the rows of one Arrow batch may take.
     """
     offsets = np.concatenate([part.offsets for part in parts])
     timestamps = np.concatenate([part.timestamps_ms for part in parts])
@@ -225,7 +225,8 @@ class PartitionReading:
 class Fetch:
     """A Fetch request to one node.
 
-    partitions: the partitions in it. topic_id: the topic id in it. made_at: when it was made.
+    partitions, topic_id: the partitions and the topic id in the request. made_at: when the request
+    was made.
     """
 
     node_id: int
@@ -250,8 +251,8 @@ class FetchOutcome:
 class Reading:
     """Reads an offset range of each partition of a topic.
 
-    offsets: the first offset to read and the end of each partition. Times are seconds of the
-    reader's clock.
+    offsets: for each partition, the first offset to read and the offset before which reading stops.
+    Times are seconds of the reader's clock.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ class Reading:
         return all(partition.is_done for partition in self.partitions)
 
     def mark_out_of_range(self) -> None:
-        """Treat positions above the ends as out of range, because the log ends there."""
+        """Treat positions above the end offsets as out of range, because the log ends there."""
         for partition in self.partitions:
             partition.needs_offset = partition.position > partition.end
 
@@ -294,7 +295,7 @@ class Reading:
         return [p for p in self.partitions if p.needs_offset]
 
     def next_due_at(self, now: float) -> float:
-        """Return the time at which the next back-off of a partition ends."""
+        """Return the time at which the next back-off of a partition ends, or infinity."""
         waiting = [p.retry_at for p in self.partitions if not p.is_done and p.retry_at > now]
         return min(waiting, default=_NEVER)
 
@@ -365,7 +366,8 @@ class Reading:
             else:
                 without_error.append(partition)
                 self._read(partition, data, outcome)
-        # A broker may leave the records of some partitions out, because others fill the response.
+        # A broker may omit the records of some partitions because others fill the response. This
+        # does not count as a failed attempt.
         if outcome.progress or now - fetch.made_at >= self._limits.max_wait_ms / 1000:
             for partition in without_error:
                 partition.attempts = 0
@@ -428,11 +430,11 @@ class Reading:
         partition.attempts += 1
 
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
-        """Process the earliest and the latest offset of a partition with a position out of range.
+        """Process the earliest and the latest offset of a partition whose position is out of range.
 
-        If the position is in range after all, because a new leader was behind, the position is
-        requested again. If it is below the earliest offset, and the range began at "earliest",
-        reading continues at the current earliest offset. Otherwise, raise
+        If the position is in range after all, it is requested again. For example, a new leader may
+        have been behind the old one. If the position is below the earliest offset, and the range
+        began at "earliest", reading continues at the current earliest offset. Otherwise, raise
         OffsetOutOfRangeException.
         """
         name, number = partition.topic_partition

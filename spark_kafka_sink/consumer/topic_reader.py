@@ -1,9 +1,9 @@
 """TopicReader: read a range of a topic, or of some of its partitions, as Arrow batches.
 
-It connects the network client with a `Reading`. There are no groups, commits or rebalances. The
-range is fixed at the start, and reading ends at the end of the range. The next request is sent
-before the rows of the last response are yielded, so that the caller and the brokers work at the
-same time.
+It connects the network client with a `Reading`. There are no consumer groups, offset commits or
+rebalances. The range is fixed at the start, and reading ends at the end of the range. The next
+request is sent before the rows of the last response are yielded, so that the caller and the brokers
+work at the same time.
 
 All work is done in the caller's thread, one call at a time.
 """
@@ -61,7 +61,7 @@ from spark_kafka_sink.wire.primitives import ZERO_UUID
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
-# The last Fetch version that has topic names; later versions need topic ids (KIP-516).
+# The last Fetch version with topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
 _TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {
@@ -74,19 +74,20 @@ class TopicReader:
     """Reads topics of one cluster; a context manager.
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory (64 MiB by
-    default) limits the bytes of records that are decoded and not yet yielded. More memory is needed
-    for one batch: its decompressed bytes, and a copy of the headers of a record that does not fit
-    the limit and has several headers. A batch that takes more than 512 MiB is rejected. In
-    addition, the compressed responses of each leader take up to twice fetch.max.bytes. Raise
+    default) limits the bytes of records that are decoded and not yet yielded. The decompressed
+    bytes of one record batch need memory in addition, and the compressed responses of each leader
+    need up to twice fetch.max.bytes. If a record that exceeds the limit has several headers, a copy
+    of its headers also needs memory. A batch that takes more than 512 MiB is rejected. Raise
     ConfigException if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
-    IllegalStateException while a call of another thread is running. Getting the next batch from the
-    iterator of `read` is such a call. In a forked child, every call raises IllegalStateException,
-    except `close`, which does nothing there.
+    IllegalStateException while another thread's call is running. Getting the next batch from the
+    iterator of `read` also counts as a call. In a forked child, every call raises
+    IllegalStateException, except `close`, which does nothing there.
 
-    After KeyboardInterrupt in a call, the reader can be used again. If the call was a request for a
-    batch, the iterator has ended. Other iterators continue, over new connections.
+    After KeyboardInterrupt in a call, the reader can be used again. If the call was getting the
+    next batch from an iterator, this iterator has ended. Other iterators continue, over new
+    connections.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -148,24 +149,24 @@ class TopicReader:
 
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
         offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
-        or offsets by partition, with an offset for each partition to read. Without any partition,
-        as for ``partitions=[]`` or ``start={}``, there are no batches. "earliest" and "latest" are
-        looked up once, when the first batch is requested. With read_committed, records of aborted
-        transactions are skipped, and the latest offset is the last stable offset.
+        or offsets by partition, with an offset for each partition to read. If there is no partition
+        to read, as with ``partitions=[]`` or ``start={}``, there are no batches. "earliest" and
+        "latest" are looked up once, when the first batch is requested. With read_committed, records
+        of aborted transactions are skipped, and the latest offset is the last stable offset.
 
-        Batches have at least one row and the columns topic (string), partition (int32), offset
+        Each batch has at least one row, and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
-        (see `reading.SCHEMA`). Offsets ascend within a partition, and the batches of different
-        partitions alternate. If `start` is "earliest", records that retention deletes before they
-        are read are skipped with a warning.
+        (see `reading.SCHEMA`). Offsets ascend within a partition, and batches of different
+        partitions are interleaved. If `start` is "earliest", records that retention deletes before
+        they are read are skipped with a warning.
 
         Raise DataException at once for an invalid topic name, and ConfigException for other invalid
-        arguments. When the first batch is requested, raise ConfigException for partitions that do
-        not exist or have no offset. When any batch is requested, raise IllegalStateException after
-        `close`, TimeoutException if nothing arrives within default.api.timeout.ms,
-        OffsetOutOfRangeException if the records at an offset were deleted, or if `end` is "latest"
-        and the partition ends before `start`, CorruptRecordException for invalid records, and the
-        errors of brokers.
+        arguments. Getting the first batch raises ConfigException for partitions that do not exist
+        or have no offset. Getting any batch raises IllegalStateException after `close`,
+        TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException
+        for invalid records, and the errors of brokers. It raises OffsetOutOfRangeException if the
+        records at an offset were deleted. The same error is raised if `end` is "latest" and the
+        partition ends before `start`.
         """
         self._check_open()
         check_topic_name(topic)
@@ -219,7 +220,8 @@ class TopicReader:
             if outcome.records:
                 for records in outcome.records:
                     yield from records
-                # The time that the caller spends between two batches does not count.
+                # The time that the caller spends between two batches does not count towards the
+                # timeout.
                 deadline = self._deadline()
             if reading.is_done:
                 return
@@ -227,7 +229,7 @@ class TopicReader:
                 self._raise_timeout(
                     f"topic {arguments.topic} could not be read further: {reading.unfinished()}"
                 )
-            # A poll for another `read` or for a lookup may have completed these requests.
+            # A poll of a different iterator or of a lookup may have completed these requests.
             if not any(future.is_done for _, future in in_flight):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
             outcome = self._collect(reading, in_flight)
@@ -257,7 +259,7 @@ class TopicReader:
         if not moved:
             return
         numbers = [p.topic_partition.partition for p in moved]
-        # A position may be above the last stable offset.
+        # A valid position may be above the last stable offset, so look up the end of the log.
         arguments = arguments._replace(isolation_level=READ_UNCOMMITTED)
         earliest = self._lookup(arguments, numbers, EARLIEST_TIMESTAMP, deadline)
         latest = self._lookup(arguments, numbers, LATEST_TIMESTAMP, deadline)
@@ -277,8 +279,8 @@ class TopicReader:
                 is_own = metadata.last_request_about(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
-                # The error is from an earlier response and may be out of date: request the metadata
-                # again.
+                # The error is from an earlier response and may be out of date, so request the
+                # metadata again.
                 metadata.track(arguments.topic, self._clock())
             if self._clock() >= deadline:
                 error = metadata.topic_error(arguments.topic)
@@ -292,7 +294,7 @@ class TopicReader:
         numbers = arguments.partitions
         if numbers is None:
             given = [o for o in (arguments.start, arguments.end) if not isinstance(o, str)]
-            # The partitions in either of them; `_offsets` rejects a partition that only one has.
+            # A partition may be in only one of `start` and `end`; `_offsets` rejects it.
             named = dict.fromkeys(number for offsets in given for number in offsets)
             numbers = list(named if given else existing)
         missing = [number for number in numbers if number not in existing]
@@ -319,7 +321,7 @@ class TopicReader:
     def _lookup(
         self, arguments: _ReadArguments, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
-        """Return the offsets for a timestamp, by partition, requested from the leaders."""
+        """Request the offsets for a timestamp from the leaders, and return them by partition."""
         lookup = OffsetsLookup(
             OffsetsQuery(arguments.topic, numbers, timestamp, arguments.isolation_level),
             metadata=self._metadata,
@@ -370,10 +372,10 @@ class TopicReader:
             raise future.error
 
     def _set_nodes(self) -> None:
-        """Set the brokers of the network client to those in the metadata, unless they are the same.
+        """Pass the brokers in the metadata to the network client if it does not know them yet.
 
-        They can also differ because an interrupt came between a change of the metadata and the call
-        of `set_nodes`.
+        This also repairs the case that an interrupt came after a change of the metadata and before
+        `set_nodes` was called.
         """
         nodes = self._metadata.nodes
         if nodes != self._known_nodes:

@@ -1,9 +1,9 @@
 """AWS_MSK_IAM: the AWS credentials that sign the login tokens, and the sources of the credentials.
 
-Access keys in the environment need no further package. botocore (the extra ``msk``) also reads
-profiles, assumes roles, and reads the credentials of EC2 instances, pods and containers. Only this
-module imports botocore. botocore may send requests to servers, so the thread of a `TokenSource`
-calls it.
+Access keys in environment variables need no additional package. botocore (the extra ``msk``) also
+reads profiles, assumes roles, and reads the credentials of EC2 instances, pods and containers. Only
+this module imports botocore. botocore may send requests to servers, so the thread of a
+`TokenSource` calls it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _USER_AGENT: Final = f"spark-kafka-sink/{__version__}"
 _SESSION_NAME: Final = "spark-kafka-sink"
 _LEAST_LIFE_S: Final = 60.0
 _OF_ENVIRONMENT: Final = "profile that AWS_PROFILE names"
-# The sources that botocore asks after the profile: the container, the machine, and old files.
+# The sources that botocore tries after the profile: the container, the EC2 instance, and legacy
+# files.
 _NOT_OF_PROFILE: Final = ("container-role", "iam-role", "ec2-credentials-file", "boto-config")
 
 
@@ -79,8 +80,8 @@ class AwsTokens:
             )
         self.source = SOURCES.source(
             # The key also contains the options with unresolved references. A reference may resolve
-            # to another identity at the next fetch, so a client with references must not share its
-            # source with a client that has the same values without references.
+            # to a different identity at the next fetch. So a client with references must not share
+            # its source with a client that has the same values without references.
             (
                 *(options, region, self._region_of_hosts()),
                 *(config.sasl_jaas_config, config.config_providers, self._identity),
@@ -121,14 +122,15 @@ class AwsTokens:
         return next(filter(None, map(region_of_host, hosts)), None)
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return a new token. This may take long.
+        """Return a new token. This may take a long time.
 
         Raise TokenException if there are no credentials.
         """
         try:
             options, region = _options(self._config, self._values), self._region()
             if options.user != self._user:
-                # Otherwise, the other clients that share the token would log in as another user.
+                # Otherwise, the other clients that share the token would log in as a different
+                # user.
                 raise TokenException(
                     f"the profile, the role or the session in {Option('sasl.jaas.config')} has "
                     f"changed since this client was created: {OTHER_USER}",
@@ -141,7 +143,8 @@ class AwsTokens:
         except ConfigException as error:
             raise TokenException(str(error), is_final=True) from None
         # Compare the identity after the credentials were read, because their file may be replaced
-        # at any time. For the credentials of a machine, for example, it is always empty.
+        # at any time. The identity is always empty for some credentials, such as those of an EC2
+        # instance.
         if self._identity != _identity(options):
             raise TokenException(
                 "the access key, the role or the source of AWS's credentials has changed since "
@@ -157,12 +160,12 @@ class AwsTokens:
 
 
 def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
-    """Return a digest of what identifies the user of the AWS credentials, without a request to AWS.
+    """Return a digest that identifies the user of the AWS credentials. Send no request to AWS.
 
     The digest is made from the id of a long-term access key, or from the role and the session of a
     profile or of a web identity. For single sign-on, it is made from the account and the role. The
-    result is empty in two cases. No digest is needed if the options themselves name the user. None
-    can be made if only a request to AWS would tell the user, as for the role of a machine. Raise
+    result is an empty string if the options themselves name the user. It is also empty if only a
+    request to AWS could identify the user, as for the role of an EC2 instance. Raise
     ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
@@ -172,7 +175,7 @@ def _identity(options: AwsOptions) -> str:
     found: list[str | None] = []
     keys = _environment_credentials(options)
     if keys is not None:
-        # The session token of a role does not name its user.
+        # The session token of a role does not identify its user.
         found = ["session"] if keys.session_token else [keys.access_key]
     elif (options.profile or options.role is None) and find_spec("botocore") is not None:
         with _without_debug_logs():
@@ -181,11 +184,11 @@ def _identity(options: AwsOptions) -> str:
 
 
 def _identity_of_profile(options: AwsOptions) -> list[str | None]:
-    """Return what identifies the user of a profile, or else of AWS's default chain."""
+    """Return the values that identify the user of the profile, or else of AWS's default chain."""
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - slow, and may be absent
 
     try:
-        # No region is needed here.
+        # The region "none" is a placeholder, because no region is needed here.
         session = _session(options.profile, "none", [])
         profiles = session.full_config["profiles"]
     except BotoCoreError:
@@ -227,7 +230,7 @@ _is_asking: Final[ContextVar[bool]] = ContextVar("is_asking", default=False)
 
 @contextmanager
 def _without_debug_logs() -> Iterator[None]:
-    """Drop the logs of botocore at DEBUG inside this block: they contain access keys."""
+    """Suppress botocore's DEBUG logs inside this block, because they contain access keys."""
     import botocore  # noqa: PLC0415 - an extra
 
     names = [f"botocore.{module.name}" for module in iter_modules(botocore.__path__)]
@@ -247,8 +250,8 @@ def _is_logged(record: logging.LogRecord) -> bool:
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
     """Return the AWS credentials that botocore finds.
 
-    Raise TokenException if it finds no credentials. profile: how messages name the profile.
-    A `credential_process` of the profile is never run.
+    Raise TokenException if it finds no credentials. profile: the name of the profile in error
+    messages. A `credential_process` of the profile is never run.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
@@ -285,13 +288,15 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
 def _first_credentials(
     options: AwsOptions, region: str, commands: list[str]
 ) -> AwsCredentials | None:
-    """Return the credentials of the first source that has some, None if no source has any.
+    """Return the credentials of the first source that has credentials, or None if there is none.
 
-    As in Java, a profile is asked first, then a role is assumed. Java then asks AWS's default
-    chain, unless awsAddDefaultProviders is false. This client does not: a worker without the
-    profile, or without the right to the role, would log in as another user.
+    As in the Java client, the profile is tried first, and then the role is assumed. The Java client
+    then tries AWS's default chain, unless awsAddDefaultProviders is false. This client uses the
+    default chain only if neither a profile nor a role is set. Otherwise, a worker without the
+    profile, or without permission to assume the role, would log in as a different user.
 
-    Append to `commands` the name of each profile with a `credential_process`, which is not run.
+    Append to `commands` the name of each profile that has a `credential_process`. This client never
+    runs a `credential_process`.
     """
     from botocore.exceptions import ProfileNotFound  # noqa: PLC0415 - slow, and may be absent
 
@@ -303,7 +308,8 @@ def _first_credentials(
         except ProfileNotFound:
             if options.role is None:
                 raise
-        # In Java, the command of a profile returns credentials, so the role is not assumed.
+        # In the Java client, the profile's credential_process would return credentials, so the role
+        # is not assumed.
         if found is not None or options.role is None or options.profile in commands:
             return found
     session = _session(None, region, commands)
@@ -313,7 +319,8 @@ def _first_credentials(
 def _session(profile: str | None, region: str, commands: list[str]) -> Any:  # noqa: ANN401 - of botocore, which may be absent
     """Return a session of botocore.
 
-    Append to `commands` the name of each profile with a `credential_process`, which is not run.
+    Append to `commands` the name of each profile that has a `credential_process`. This client never
+    runs a `credential_process`.
     """
     from botocore.session import Session  # noqa: PLC0415 - slow, and may be absent
 
@@ -331,10 +338,10 @@ def _found(
     *,
     only_profile: bool = False,
 ) -> AwsCredentials | None:
-    """Return the credentials of a session, None if it has none.
+    """Return the credentials of a session, or None if it has none.
 
     only_profile: whether the credentials must be those of the session's profile. If not, botocore
-    also looks for the credentials of the pod or the machine.
+    also looks for the credentials of the container or the EC2 instance.
     """
     if only_profile:
         resolver = session.get_component("credential_provider")
@@ -355,10 +362,11 @@ def _found(
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[str]:
-    """Remove `credential_process` from botocore's profiles; return the names of these profiles.
+    """Remove `credential_process` from botocore's profiles. Return the names of the changed ones.
 
     botocore would run these commands to get credentials. It is not enough to remove the session's
-    own provider of such credentials: botocore would still run the commands of source profiles.
+    own provider of such credentials, because botocore would still run the commands of source
+    profiles.
     """
     profiles = config.get("profiles", {})
     return [name for name, each in profiles.items() if each.pop("credential_process", None)]
@@ -371,7 +379,7 @@ def _name_role_sessions(config: Mapping[str, Any]) -> None:
     configures a web identity, botocore takes the session name from the profile, too.
     """
     profiles = config.get("profiles", {})
-    # Without AWS_PROFILE, botocore uses this profile even if no file has it.
+    # Without AWS_PROFILE, botocore uses this profile even if no file contains it.
     profiles.setdefault("default", {})
     for each in profiles.values():
         each["role_session_name"] = each.get("role_session_name") or _SESSION_NAME
@@ -382,7 +390,7 @@ def _assumed(
     session: Any,  # noqa: ANN401 - of botocore, which may be absent
     region: str,
 ) -> AwsCredentials:
-    """Return the credentials of the role, which STS sends."""
+    """Request the credentials of the role from STS, and return them."""
     keys = options.role_keys
     given: dict[str, str | None] = {}
     if keys is not None:
@@ -392,7 +400,7 @@ def _assumed(
             "aws_session_token": keys.session_token,
         }
     client = session.create_client("sts", region_name=options.sts_region or region, **given)
-    # Java does not send the external id if there are keys.
+    # The Java client does not send the external id if `role_keys` are set. This client does.
     more = {} if options.external_id is None else {"ExternalId": options.external_id}
     answer = client.assume_role(
         RoleArn=options.role, RoleSessionName=options.session_name or _SESSION_NAME, **more

@@ -16,19 +16,19 @@ uses it.
 
 What is hard:
 
-- Every request that was passed to `send` ends in exactly one event: a response, a broken
-  connection, request.timeout.ms, an unsupported version, or a refused login. A response that
-  arrived before a connection ended still counts, so received bytes are read first, also before
-  the client itself closes a connection (`_take_rest`).
+- Every request that was passed to `send` results in exactly one event: a response, a broken
+  connection, request.timeout.ms, an unsupported version, or a rejected login. A response that
+  arrived before its connection closed still counts. So the client reads received bytes first, also
+  before it closes a connection itself (`_take_rest`).
 - Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
-  was passed to `connect`, or for a request that any node may answer. After a failure, the next
-  attempt waits reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a
-  jitter of 20 %. It uses the next address of the host.
-- An open connection proves little: a listener that expects SASL answers ApiVersions, and closes
-  the connection at the first request. So the last error of a node is kept for error messages until
-  the node has answered a request.
-- All brokers may have moved to other addresses. When no known node can be reached, the client
-  connects to the bootstrap addresses again, in time for max.block.ms.
+  was passed to `connect`, or for a request that any node may answer. After a failure, the client
+  backs off for reconnect.backoff.ms. The back-off doubles with each failure, up to
+  reconnect.backoff.max.ms, and has a jitter of 20 %. It then tries the next address.
+- An open connection does not show that a node works. For example, a listener that expects SASL
+  answers ApiVersions, and closes the connection at the first request. So the last error of a node
+  is kept for error messages until the node answers a request.
+- All brokers may move to different addresses. If no known node can be reached, the client connects
+  to the bootstrap addresses again, early enough for a call to succeed within max.block.ms.
 
 The sender limits the Produce requests in flight per node. The few requests that any node may answer
 do not count against that limit.
@@ -86,12 +86,12 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
-# A longer time between two polls does not count as a broker's silence.
+# If two polls are further apart, the time between them does not count as a broker's silence.
 _MIN_GAP_S: Final = 0.5
 
 
 class NetworkClient:
-    """Connections by node id. Bootstrap addresses have negative ids.
+    """The connections of a client, by node id. Bootstrap addresses have negative ids.
 
     security: None if connections use neither TLS nor SASL.
     """
@@ -149,7 +149,7 @@ class NetworkClient:
             self._nodes.tolerate_failures(self._clock())
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Replace the known brokers by those in the metadata; disconnect from removed brokers.
+        """Replace the known brokers with those in the metadata. Disconnect from removed brokers.
 
         If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
@@ -192,7 +192,7 @@ class NetworkClient:
 
     @property
     def principal(self) -> str:
-        """The name of the client's principal, empty if unknown; any thread may read it."""
+        """The client's principal, or an empty string if unknown. Any thread may read it."""
         return "" if self._security is None else self._security.principal
 
     def in_flight_count(self) -> int:
@@ -200,7 +200,7 @@ class NetworkClient:
         return sum(state.load for state in self._nodes)
 
     def connection_count(self) -> int:
-        """Return the number of connections, established or not yet. Any thread may call this."""
+        """Return the number of connections, even those being made. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class NetworkClient:
         return min([of_nodes, *waiting])
 
     def _warn_of_no_response(self, now: float) -> None:
-        """Log a warning that lists the failing nodes, once, long before a caller's timeout."""
+        """Log one warning that lists the failing nodes, long before a caller's timeout."""
         silent_s = self._nodes.silence_s(
             now, self._connect_to, is_any_needed=bool(self._unassigned)
         )
@@ -337,7 +337,7 @@ class NetworkClient:
         reason = str(error)
         if isinstance(error, ProtocolError):
             state.invalid_frame()
-        if isinstance(error, ProtocolError | SslAuthenticationException):  # perhaps no broker
+        if isinstance(error, ProtocolError | SslAuthenticationException):  # it may not be a broker
             reason = state.with_advertised_hint(reason)
         rejection = error if isinstance(error, AuthenticationException) else None
         self._connection_lost(state, reason, now, error=rejection)
@@ -462,7 +462,7 @@ class NetworkClient:
         code: int = error_codes.NETWORK_EXCEPTION,
         error: AuthenticationException | None = None,
     ) -> None:
-        """Drop a connection: fail its requests, add the event, and set the back-off.
+        """Drop a connection: fail its requests, add the NodeDown event, and set the back-off.
 
         error: set if the broker rejected this client, or this client rejected the broker.
         """
@@ -503,10 +503,10 @@ class NetworkClient:
             self._selector.close(state.channel)
 
     def _take_rest(self, state: NodeState) -> bool:
-        """Process what has arrived on a connection that the caller is about to close.
+        """Process what has arrived on a connection, before the caller closes the connection.
 
-        Otherwise requests would be sent again although their responses are here. Nothing is
-        written. Return whether the caller still has to close the connection: it may have broken.
+        Otherwise, requests would be retried although their responses have arrived. Write nothing.
+        Return whether the connection is still to be closed, which is False if it broke meanwhile.
         """
         channel, connection = state.channel, state.connection
         if connection is None or not connection.is_ready or not connection.in_flight:
@@ -530,9 +530,9 @@ class NetworkClient:
     def _expire(self, now: float, happened: Sequence[SelectorEvent]) -> None:
         """Close connections that exceeded the setup timeout or the request timeout.
 
-        Also end the connection attempts that got no ticket or token in time. A connection from
-        which this poll has read may have more to read, such as the answers to later requests, so
-        the next poll looks at it again. happened: the events of this poll.
+        Also end the connection attempts that got no ticket or token in time. If this poll has read
+        from a connection, the socket may contain more responses. Such a connection stays open, and
+        the next poll checks it again. happened: the events that this poll got from the selector.
         """
         for state in self._nodes:
             if state.is_late_for_login(now) and not self._has_login(state, now):

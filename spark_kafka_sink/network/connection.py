@@ -2,16 +2,16 @@
 
 It turns received bytes into responses, and requests into bytes to send. It owns the connection's
 state, its requests in flight and the frames being received. The first request on every connection
-is ApiVersions. It follows the TLS handshake and precedes the SASL login, if the connection has
-them. The connection is READY after all of these steps.
+is ApiVersions. It follows the TLS handshake and precedes the SASL login, if they are used. The
+connection is READY after all of these steps.
 
 While the connection re-authenticates (`SaslAuthenticator`), requests are held, in order, because
 the broker would read them as SASL tokens.
 
 If a broker does not support the version of the ApiVersions request, the client retries with a
 version from the error response (KIP-511). It retries with version 0 if the error response lists no
-version of ApiVersions or cannot be parsed: some implementations encode responses differently from
-Kafka.
+version of ApiVersions or cannot be parsed, because some implementations encode responses
+differently from Kafka.
 
 The table in `connection_state` defines the states and the transitions.
 """
@@ -89,7 +89,7 @@ class InFlightRequest:
 
     @property
     def held_back_s(self) -> float:
-        """How many seconds the broker may wait: throttle times, and max_wait_ms of a Fetch."""
+        """How long the broker may delay the response: throttle times, and a Fetch's max_wait_ms."""
         message = None if self.request is None else self.request.message
         max_wait_ms: int = getattr(message, "max_wait_ms", 0)
         return self.throttled_s + max_wait_ms / 1000
@@ -122,16 +122,16 @@ class InFlightRequests:
         self._unwritten.append(request)
 
     def oldest(self) -> InFlightRequest | None:
-        """Return the request that the next response belongs to, None if no response is due."""
+        """Return the request that the next response belongs to, or None if no response is due."""
         if not self._requests or not self._requests[0].expects_response:
             return None
         return self._requests[0]
 
     def unanswered(self, now: float) -> Unanswered | None:
-        """Return the request whose response is due next, None if no response is due.
+        """Return the request whose response is due next, or None if no response is due.
 
-        No response is due while a request is being written. The time that the broker may wait does
-        not count as silence. Any thread may call this.
+        No response is due while a request is being written. The time for which the broker may delay
+        the response (`held_back_s`) does not count as silence. Any thread may call this.
         """
         try:
             oldest = self._requests[0]
@@ -143,7 +143,7 @@ class InFlightRequests:
         return Unanswered(oldest.api, now - since - oldest.held_back_s)
 
     def received(self, now: float) -> None:
-        """Record that bytes came, which may be only a part of a response."""
+        """Record that bytes were received. They may be only a part of a response."""
         self._received_at = now
 
     def missed(self, gap_s: float) -> None:
@@ -153,7 +153,7 @@ class InFlightRequests:
             self._received_at = max(oldest.written_at, self._received_at) + gap_s
 
     def complete_oldest(self, now: float) -> None:
-        """Remove the oldest request, because its response has come."""
+        """Remove the oldest request, because its response has arrived."""
         self._requests.popleft()
         self._received_at = now
 
@@ -195,8 +195,8 @@ class InFlightRequests:
 class UnansweredRequests(NamedTuple):
     """The requests of a closed connection that got no response, oldest first.
 
-    held: the requests that were never sent, because the connection was re-authenticating, waited
-    for credentials or was about to be closed. They are later than the requests in flight.
+    held: the requests that were not sent, because the connection re-authenticated, waited for
+    credentials, or closed first. They were made after the requests in flight.
     """
 
     in_flight: list[ClientRequest]
@@ -209,8 +209,8 @@ MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
 # Responses are small until the client has logged in.
 _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
-# By API key: the first version in which a throttling broker responds at once, and the client must
-# wait for the throttle time (KIP-219). In lower versions the broker waits before it responds.
+# For each API key, the first version in which a throttling broker responds at once, so that the
+# client must wait for the throttle time (KIP-219). In lower versions, the broker waits first.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
     32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
@@ -261,7 +261,7 @@ class Connection:
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
         self.has_answered = False
-        """Whether the broker has answered any request other than ApiVersions."""
+        """Whether the broker has answered a request of a caller, not only the connection's own."""
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -295,7 +295,7 @@ class Connection:
 
     @property
     def is_inside_answer(self) -> bool:
-        """Whether a response has arrived in part."""
+        """Whether only a part of a response has arrived."""
         return self._splitter.is_inside_frame
 
     def take_outgoing(self) -> list[list[Buffer]]:
@@ -346,8 +346,8 @@ class Connection:
 
         Raise ProtocolError for an invalid frame, AuthenticationException if the broker or this
         client rejects the login, and NetworkException if there are no credentials now. The
-        connection is then unusable. The request of the failed response and all later requests are
-        still in flight; `closed` returns them.
+        connection is then unusable. The request whose response could not be processed and all later
+        requests are still in flight; `closed` returns them.
         """
         self.in_flight.received(now)
         for frame in self._frames(data):
@@ -412,7 +412,7 @@ class Connection:
         if self._state is not ConnectionState.CLOSED:
             self._handle(ConnectionEvent.CLOSE)
         requests = self.in_flight.clear()
-        # Each frame that nobody took belongs to one of the last requests.
+        # The frames that `take_outgoing` has not returned belong to the last requests.
         count = len(requests) - len(self._outgoing)
         in_flight, held = requests[:count], requests[count:]
         self._outgoing.clear()
@@ -460,7 +460,7 @@ class Connection:
         has_begun = False
         # If this fails, the session may still be valid for a while, and the next request tries
         # again. After the session's end, requests are held, because the broker would reject them.
-        # The client then calls `go_on`, and if that fails, it closes the connection.
+        # NetworkClient then calls `go_on`, and closes the connection if that fails.
         with suppress(KafkaException):
             has_begun = self.go_on(now)
         if not has_begun and self._authenticator.is_over(now) and self.awaits_login_since is None:
@@ -469,7 +469,7 @@ class Connection:
     def go_on(self, now: float) -> bool:
         """Begin to re-authenticate if there are credentials now, and return whether it has begun.
 
-        Raise KafkaException if there will be no credentials.
+        Raise KafkaException if no credentials can be obtained.
         """
         return self._begin_login(ConnectionEvent.RENEW, now)
 
@@ -500,7 +500,7 @@ class Connection:
         raise IllegalSaslStateException(f"{self._peer} does not know the request {api.name}")
 
     def _send_token(self, token: bytes, now: float, *, expects_response: bool = True) -> None:
-        """Send a SASL token. Only a bare token may expect no response."""
+        """Send a SASL token. expects_response: may be False only for a token without a header."""
         if self._has_authenticate:
             message = SaslAuthenticateRequest(auth_bytes=token)
             self._ask(SASL_AUTHENTICATE, self._version(SASL_AUTHENTICATE), message, now)
@@ -511,14 +511,14 @@ class Connection:
         )
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
-        """Process a SASL token of the broker: respond to it, or complete the login.
+        """Process a SASL token from the broker. Respond to it, or complete the login.
 
-        lifetime_ms: the lifetime of the session, 0 for no limit, None if the broker does not return
-        it.
+        lifetime_ms: the lifetime of the session; 0 for no limit, or None if the broker does not
+        return it.
         """
         answer = self._authenticator.step(token)
         if answer is not None:
-            # A bare token that ends the exchange, as the token of GSSAPI does, gets no response.
+            # The broker does not respond to a last token without a header, as in GSSAPI.
             is_last = not self._has_authenticate and self._authenticator.is_complete
             self._send_token(answer, now, expects_response=not is_last)
             if not is_last:
@@ -544,8 +544,8 @@ class Connection:
             # (KIP-511).
             response = decode_response(API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
-            # With a login, brokers may close a connection that asks again after a success. So the
-            # next connection uses version 0.
+            # If SASL is used, brokers may close a connection that sends ApiVersions again after a
+            # successful response. So this connection fails, and the next connection uses version 0.
             if version == 0 or (self._authenticator.is_used and not refused):
                 raise
             self._ask_api_versions(0, now)
@@ -588,5 +588,5 @@ class Connection:
 
 
 def _of_callers(requests: Iterable[InFlightRequest]) -> list[ClientRequest]:
-    """Return the requests without the connection's own requests."""
+    """Return the requests of callers, without the connection's own requests."""
     return [each.request for each in requests if each.request is not None]

@@ -1,8 +1,8 @@
 """The states of a connection: a table of the next state and the action for each state and event.
 
-`Connection` turns what happens on the socket into events and executes the actions. An event that a
-state does not accept is a bug: it raises IllegalStateException and nothing changes. The diagram in
-docs/contributing/states.md is made from the table.
+`Connection` translates what happens on the socket into events, and executes the actions. An event
+that the current state does not accept is a bug. It raises IllegalStateException, and the state does
+not change. The diagram in docs/contributing/states.md is generated from this table.
 
 ::
 

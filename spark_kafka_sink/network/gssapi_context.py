@@ -4,7 +4,8 @@ Tickets that come from a keytab are kept in the memory of the process, without k
 renews them after half of their lifetime, as it does for any client keytab. The tickets in a ticket
 cache are managed by another program, so each login reads them again.
 
-This module looks up no names in DNS: krb5.conf sets how the host names in principals are found.
+This module does not query DNS itself. krb5.conf configures how the host names in principals are
+resolved.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def gssapi_exchange(
     This may block until the KDC sends a ticket for the broker.
 
     credentials: those that `kerberos_credentials` has returned. Raise SaslAuthenticationException
-    if there is no ticket, and NetworkException if a retry may find one.
+    if there is no ticket, and NetworkException if a retry may succeed.
     """
     from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
     from gssapi.exceptions import GSSError  # noqa: PLC0415
@@ -141,15 +142,15 @@ def kerberos_credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noq
     With a keytab, this may block until the KDC sends the ticket of the client.
 
     keytab: the contents of the keytab. Raise SaslAuthenticationException if there is no ticket, and
-    NetworkException if a retry may find one.
+    NetworkException if a retry may succeed.
     """
     from gssapi import Credentials, Name, NameType  # noqa: PLC0415
     from gssapi.exceptions import ExpiredCredentialsError, GSSError  # noqa: PLC0415
 
     store: dict[str, str] | None = None
     if options.keytab is not None:
-        # The name of the cache has a digest of the principal and the key, so that another key does
-        # not use these tickets.
+        # The name of the cache contains a digest of the principal and the keytab. So these tickets
+        # are not used with a different keytab.
         digest = hashlib.sha256(b"\0".join((str(options.principal).encode(), keytab))).hexdigest()
         store = {"client_keytab": f"FILE:{options.keytab}", "ccache": f"MEMORY:kafka-{digest}"}
     elif options.cache is not None:
@@ -159,7 +160,8 @@ def kerberos_credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noq
         if options.principal is not None:
             name = Name(options.principal, NameType.kerberos_principal)
         credentials = Credentials(name=name, usage="initiate", store=store)
-        # The library also returns expired tickets, and brokers reject them only some minutes later.
+        # The library also returns expired tickets. Brokers reject them only some minutes after they
+        # expire.
         if not credentials.lifetime:
             raise _expired(options)
     except ExpiredCredentialsError:
@@ -181,7 +183,7 @@ def _failure(
     options: KerberosOptions,
     what: str,
 ) -> SaslAuthenticationException | NetworkException:
-    """Return the exception to raise. Its message has the library's error text, and often a remedy.
+    """Return the exception to raise. Its message contains the library's error, and often a remedy.
 
     Return a NetworkException if a retry may overcome the error.
     """

@@ -1,8 +1,8 @@
 """Threads for slow calls, such as requesting a ticket from a KDC, outside the network's thread.
 
 A thread makes its calls one after the other. A call may never return, for example if a KDC accepts
-connections and does not respond. So another thread is started for the other calls after a while, up
-to a limit.
+connections but does not respond. If a call is slow, another thread is started for the other calls,
+up to a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 _T = TypeVar("_T")
 # How long to keep an object that no connection takes. Kerberos tokens expire in minutes.
 _STALE_S: Final = 60.0
-# If a call takes longer, another thread is started for the other calls.
+# If a call takes longer than this, another thread is started for the other calls.
 _SLOW_S: Final = 2.0
 _MOST_THREADS: Final = 8
 
@@ -41,8 +41,9 @@ class HelperThreads:
     def run(self, call: Callable[[], object]) -> None:
         """Make a call in a helper thread. The call must not raise. Any thread may call this method.
 
-        Raise RuntimeError, and do not make the call, if no thread can be started and none is
-        running. After an interrupt, do not make the call either, unless a thread has begun it.
+        Raise RuntimeError if no thread can be started and no other thread is running. The call is
+        then dropped. It is also dropped if an interrupt ends this method before a thread has begun
+        the call.
         """
         try:
             with self._lock:
@@ -65,8 +66,8 @@ class HelperThreads:
                 return
             since[thread] = now
             try:
-                # Thread.start is not used: an interrupt inside it would leave a thread that fails
-                # before it runs anything, and that counts as busy for ever.
+                # Thread.start is not used, because an interrupt inside it would produce a thread
+                # that fails before it runs anything. That thread would count as busy for ever.
                 _thread.start_new_thread(self._run, (thread,))
             except RuntimeError:
                 del since[thread]
@@ -104,10 +105,10 @@ class _Making:
 
 
 class MadeAhead(Generic[_T]):
-    """Objects by key that helper threads make in advance; each object is taken once.
+    """Objects that helper threads make in advance, by key. Each object can be taken only once.
 
-    make: makes the object of a key. It may take long, and raises KafkaException on failure. wake:
-    called from a helper thread when an object is ready.
+    make: returns a new object for a key. It may take a long time, and raises KafkaException on
+    failure. wake: called from a helper thread when an object is ready.
     """
 
     def __init__(self, make: Callable[[str], _T], wake: Callable[[], None]) -> None:
@@ -118,9 +119,9 @@ class MadeAhead(Generic[_T]):
         self._made: dict[str, _Made[_T] | _Making] = {}
 
     def is_there(self, key: str) -> bool:
-        """Return whether the object has been made, or making it has failed.
+        """Return whether the object of a key is ready, or could not be made.
 
-        Otherwise start to make the object, unless that is under way.
+        Otherwise, start to make the object, unless a thread is making it already.
         """
         found = self._made.get(key)
         if isinstance(found, _Making):
@@ -140,15 +141,16 @@ class MadeAhead(Generic[_T]):
             self._made[key] = _Made(None, error, time.monotonic())
             return True
         except BaseException:
-            # Nobody makes it after an interrupt, so the next call starts again.
+            # After an interrupt, no thread makes the object. The next call starts to make it.
             self._made.pop(key, None)
             raise
         return False
 
     def take(self, key: str) -> _T | None:
-        """Return and remove the object, None while it is being made.
+        """Return and remove the object of a key, or return None while it is being made.
 
-        Raise KafkaException if making it failed. This does not start to make the next object.
+        If it was not requested before, start to make it (see `is_there`). Raise KafkaException if
+        it could not be made. After the object is removed, the next call starts to make another one.
         """
         if not self.is_there(key):
             return None

@@ -2,8 +2,8 @@
 
 One deadline limits the connection including its TLS handshake. A second deadline limits the
 complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
-and ``https`` are supported. The environment of the process sets the proxies; requests to loopback
-addresses use no proxy.
+and ``https`` are supported. Environment variables of the process set the proxies. Requests to
+loopback addresses use no proxy.
 
 This is the only module that imports urllib.
 """
@@ -51,12 +51,12 @@ _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
 _TRUST_ITS_CA: Final = "trust the certificate of its CA"
-# The message of http.client if a proxy refuses CONNECT. The rest of the message is the proxy's.
+# How the message of http.client begins if a proxy refuses CONNECT. The proxy sends the rest of it.
 _PROXY_REFUSAL: Final = re.compile(r"Tunnel connection failed: (\d{3})\b")
 
 
 class HttpException(Exception):
-    """There is no complete response. The message contains nothing that the peer sent.
+    """Raised if there is no complete response. The message contains nothing that the peer sent.
 
     is_refused: whether a retry would fail in the same way.
     """
@@ -68,7 +68,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An HTTP response. retry_after_s: the delay in Retry-After, None without that header."""
+    """An HTTP response. retry_after_s: the delay in Retry-After, or None without that header."""
 
     status: int
     body: bytes = field(repr=False)
@@ -104,7 +104,7 @@ def check_url(option: str, url: str) -> None:
 
 
 def is_url(url: str) -> bool:
-    """Return whether a text is a URL of HTTP, in ASCII."""
+    """Return whether a string is a valid HTTP or HTTPS URL in printable ASCII."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -117,15 +117,15 @@ def is_url(url: str) -> bool:
 def has_at_behind_host(url: str) -> bool:
     """Return whether a URL has an ``@`` behind its host.
 
-    Then the text that was parsed as the host may be a part of the credentials: a ``/`` in a
-    password ends the host, unless it is percent-encoded.
+    The parsed host may then be a part of the credentials. For example, a ``/`` in a password that
+    is not percent-encoded ends the host.
     """
     parts = urlsplit(url)
     return any("@" in each for each in (parts.path, parts.query, parts.fragment))
 
 
 def without_user(url: str) -> tuple[str, str | None]:
-    """Return a URL without its user and password, and these two as ``user:password``, or None."""
+    """Return a URL without its credentials, and the credentials as ``user:password`` or None."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=host).geturl(), unquote(user) if at else None
@@ -148,7 +148,7 @@ def is_encrypted(url: str) -> bool:
 
 
 def is_remote(url: str) -> bool:
-    """Return whether the host of a URL is another machine."""
+    """Return whether the host of a URL is neither localhost nor a loopback address."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -159,12 +159,12 @@ def is_remote(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text encoded as a value of a form (application/x-www-form-urlencoded)."""
+    """Return a string encoded as a value of a form (application/x-www-form-urlencoded)."""
     return quote_plus(text)
 
 
 def path_encoded(text: str) -> str:
-    """Return a text encoded as one part of the path of a URL."""
+    """Return a string encoded as one segment of the path of a URL."""
     return quote(text, safe="")
 
 
@@ -192,8 +192,9 @@ def send(
 ) -> HttpAnswer:
     """Send a request and return the response, with any status.
 
-    context: the TLS context for ``https``. certificate_hint: what to do if the certificate of the
-    server is refused. Raise HttpException if there is no complete response in time.
+    context: the TLS context for ``https``. certificate_hint: the advice in the error message if the
+    certificate of the server is rejected. Raise HttpException if there is no complete response in
+    time.
     """
     request = Request(  # noqa: S310 - the URL is checked, and the opener has no other schemes
         url,
@@ -232,8 +233,8 @@ def _is_cut(response: HTTPResponse, body: bytes) -> bool:
 
     In this case, read() returns the incomplete body without an error.
 
-    A response that is neither chunked nor has a length ends with its connection. If its body is
-    empty too, the connection ended within the headers.
+    A response without chunks and without a length extends to the end of the connection. If its body
+    is empty, the connection probably ended within the headers.
     """
     if response.length is None:
         return not body and not response.chunked
@@ -268,7 +269,7 @@ class _Deadline:
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Connect to the first reachable address of a host, and return the socket.
 
-        Each address has its share of the time that is left.
+        The remaining time is divided equally among the addresses that are not tried yet.
         """
         failure: OSError = OSError("the host has no address")
         addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
@@ -346,7 +347,7 @@ def _response(
 class _Timed(HTTPConnection):
     """An HTTP connection with a deadline."""
 
-    # A program may set HTTPConnection.debuglevel. Then http.client would print the credentials.
+    # If a program set HTTPConnection.debuglevel, http.client would print the credentials.
     debuglevel = 0
 
     def __init__(self, *arguments: Any, deadline: _Deadline, **more: Any) -> None:  # noqa: ANN401 - handed on
@@ -356,7 +357,7 @@ class _Timed(HTTPConnection):
         self.response_class = cast("Any", partial(_response, deadline))
 
     def set_debuglevel(self, level: int) -> None:
-        """Do nothing: see `debuglevel`."""
+        """Do nothing, because debug output would contain the credentials (see `debuglevel`)."""
 
     def connect(self) -> None:
         super().connect()
@@ -381,7 +382,7 @@ def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> Op
             return self.do_open(cast("Any", made), request)
 
     opener = OpenerDirector()
-    # For loopback, no proxy is used: it would send the request to its own machine.
+    # For loopback, no proxy is used, because the proxy would connect to its own machine.
     proxy = ProxyHandler(None if is_remote(url) else {})
     handlers = [proxy, Http()] + ([] if context is None else [Https(context=context)])
     for handler in handlers:
@@ -422,7 +423,10 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the delay that a Retry-After value asks for, in s. It is a number of s or a date."""
+    """Return the delay in seconds from a Retry-After value, or None if it is invalid.
+
+    The value is a number of seconds or a date.
+    """
     if value is None:
         return None
     if value.strip().isdecimal():

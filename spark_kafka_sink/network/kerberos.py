@@ -1,6 +1,6 @@
 """Kerberos: the GSSAPI logins of one configuration, prepared outside the network's thread.
 
-Each login requests a ticket for its broker from the KDC, which may take long. So a login is
+Each login requests a ticket for its broker from the KDC, which may take a long time. So a login is
 prepared before its connection is made, and before the connection re-authenticates.
 """
 
@@ -38,14 +38,14 @@ from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 
 _T = TypeVar("_T")
-# For how long a final failure is kept: a KDC may lock an account after a few failures.
+# The pauses after final failures. A KDC may lock an account after a few failures.
 _PAUSE: Final = ExponentialBackoff(base_s=1.0, max_s=30.0)
 
 
 class _Failures:
-    """Raises a final failure again for a while, without another request to the KDC.
+    """Raises a final failure again for a while, instead of sending another request to the KDC.
 
-    Each pause is twice as long as the last one, until a request succeeds.
+    Each pause is about twice as long as the last one, up to a limit, until a request succeeds.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,10 @@ class _Failures:
     def result(self, kind: str, given: Hashable, request: Callable[[], _T]) -> _T:
         """Return the result of a request to the KDC.
 
-        Raise SaslAuthenticationException if the request fails finally, or if the last request of
-        the same kind did so and its pause has not ended. given: what identifies the keytab or the
-        ticket. A failure with another keytab or ticket does not count.
+        Raise SaslAuthenticationException if the request fails and a retry would fail in the same
+        way. Also raise it, without a request, if the last request of the same kind failed so and
+        its pause has not ended. given: what identifies the keytab or the ticket. An earlier failure
+        with a different keytab or ticket does not count.
         """
         given_before, message, ends_at, failures = self._kept.get(kind, (given, "", 0.0, 0))
         if given_before != given:
@@ -95,7 +96,8 @@ class Kerberos:
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
         self._failures = _Failures()
-        # The principal that options set, or else that of the ticket cache at the first login.
+        # `_principal`: the principal that the options set. `_cached_principal`: if they set none,
+        # the principal of the ticket cache at the first login.
         self._principal = self._options()[0].principal
         self._cached_principal = identity or None if self._principal is None else None
         check_kerberos()
@@ -132,7 +134,7 @@ class Kerberos:
         return (self._cached_principal or "").partition("@")[0].partition("/")[0]
 
     def identity(self) -> str:
-        """Return the principal of the ticket cache, empty if the options set the principal.
+        """Return the principal of the ticket cache; an empty string if the options set it.
 
         Raise SaslAuthenticationException if the cache has no tickets.
         """
@@ -153,7 +155,8 @@ class Kerberos:
             if options.principal is None:
                 self._check_cached_principal(given[0])
         else:
-            # A failure counts for all brokers. Another keytab is tried at once.
+            # A failure applies to all brokers. If the keytab has been replaced, it is tried at
+            # once.
             given = hashlib.sha256(keytab).digest()
             credentials = self._failures.result(
                 "", given, lambda: kerberos_credentials(options, keytab)
@@ -163,7 +166,7 @@ class Kerberos:
         )
 
     def _check_cached_principal(self, found: str) -> None:
-        """Raise SaslAuthenticationException if the ticket cache had another principal before."""
+        """Raise SaslAuthenticationException if the principal of the ticket cache has changed."""
         before = self._cached_principal = self._cached_principal or found
         if found != before:
             raise SaslAuthenticationException(
@@ -172,7 +175,7 @@ class Kerberos:
             )
 
     def _options(self) -> tuple[KerberosOptions, bytes]:
-        """Return the Kerberos options, and the contents of the keytab, empty if there is no keytab.
+        """Return the Kerberos options and the contents of the keytab (``b""`` without a keytab).
 
         Raise ConfigException if an option is missing, or if the keytab cannot be used.
         """
@@ -214,7 +217,7 @@ class Kerberos:
         return replace(options, keytab=path, keytab_name=name), found
 
     def _in_jaas(self, name: str) -> str:
-        """Return a JAAS option with references (``${…}``) unresolved, empty if it is not set."""
+        """Return a JAAS option with references (``${…}``) unresolved; an empty string if unset."""
         jaas = self._config.sasl_jaas_config
         return "" if jaas is None else self._values.shown_jaas(jaas.value, name)
 

@@ -2,10 +2,10 @@
 
 All clients of a process with equal configurations share one `TokenSource`: producer, admin client
 and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
-wakes the selectors of the clients. The thread runs while any client may log in, and refreshes the
+wakes the selectors of the clients. The thread runs while the source has clients, and refreshes the
 token before it expires. When there are no clients, the source keeps the token for the next client,
-unless brokers have rejected it.
-A call may never return, so another thread is started after a while, up to a limit.
+unless brokers have rejected it. A call may never return. If a call is slow, another thread is
+started, up to a limit.
 
 A forked child starts without sources, because it must not use the tokens and threads of its parent.
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
 SLOW_S: Final = 60.0
-"""If a call takes longer, in seconds, another thread makes the next call."""
+"""If a call takes longer than this, in seconds, another thread makes the next call."""
 _MOST_SLOW: Final = 8
 
 
@@ -61,8 +61,8 @@ class TokenSource:
     """Fetches tokens and returns the current token; any thread may call it.
 
     name: the name of the source in error messages. fetch: returns a token, or raises
-    TokenException; any other exception also counts as a failure. slow_s: if a fetch takes longer,
-    in seconds, another thread fetches.
+    TokenException; any other exception also counts as a failure. slow_s: if a fetch takes longer
+    than this, in seconds, another thread fetches.
     """
 
     def __init__(
@@ -80,15 +80,16 @@ class TokenSource:
         self._renewal = renewal
         self._random = random
         self._clock = clock
-        # Always acquire this lock, not the condition: an interrupt inside `Condition.__enter__`
-        # would leave the lock locked.
+        # Always acquire this lock, not the condition, because an interrupt inside
+        # `Condition.__enter__` would leave the lock locked.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._users: WeakSet[LoginUser] = WeakSet()
         self._slow_s = slow_s
-        # Stands for the thread that fetches, None if there is none.
+        # An object that identifies the thread that fetches, or None if there is no thread.
         self._thread: object | None = None
-        # When the thread began to fetch, None if it waits; and how many other threads still fetch.
+        # When the thread began its current fetch, or None while it waits. `_slow_threads`: the
+        # number of replaced threads that are still fetching.
         self._fetching_since: float | None = None
         self._slow_threads = 0
 
@@ -111,7 +112,7 @@ class TokenSource:
         return len(self._users) > 0
 
     def token(self) -> OAuthBearerToken | None:
-        """Return the current token to log in with, None while it is being fetched.
+        """Return the current token to log in with, or None while it is being fetched.
 
         Raise SaslAuthenticationException if there is no token and a retry would fail in the same
         way.
@@ -161,7 +162,10 @@ class TokenSource:
             self.detach(waiter)
 
     def problem(self) -> str:
-        """Return why there is no token now; empty if there is one or the reason is unknown."""
+        """Return why there is no token now.
+
+        Return an empty string if there is a token, or if the reason is unknown.
+        """
         with self._lock:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
@@ -202,8 +206,8 @@ class TokenSource:
         run = as_options_are_named_here(partial(self._run, thread))
         self._thread = thread
         try:
-            # Thread.start is not used: an interrupt inside it would leave a thread that fails
-            # before it runs anything.
+            # Thread.start is not used, because an interrupt inside it would produce a thread that
+            # fails before it runs anything.
             _thread.start_new_thread(run, ())
         except RuntimeError:
             # The interpreter is exiting, or the system cannot start another thread.
@@ -264,7 +268,7 @@ class TokenSource:
                 self._fetching_since = None
             else:
                 self._slow_threads -= 1
-                # A late token is better than none.
+                # Use the late token only if it is valid and there is no other valid token.
                 has_expired = token is None or (token.expires_at or now + 1) <= now
                 if has_expired or self._renewal.serving(now) is not None:
                     return
@@ -313,7 +317,10 @@ class TokenSources:
             return found
 
     def forget(self) -> None:
-        """Drop all sources in a forked child, where a lock of another thread stays locked."""
+        """Drop all sources and replace the lock; called in a forked child.
+
+        A lock that another thread held during the fork would never be released.
+        """
         self._lock = threading.Lock()
         self._sources = OrderedDict()
 

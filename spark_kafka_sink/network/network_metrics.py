@@ -1,8 +1,9 @@
 """NetworkMetrics: traffic on the connections, and the time that the I/O thread spends on it.
 
 It owns the sensors of the Java client's Selector (SelectorMetrics), with the same metric names. A
-sensor is updated once per connection, request written, read and select. All updates between two
-calls of `fold` that move values count for the same time (see `Metrics.fold`).
+sensor is updated once per connection, written request, read or select call. `fold` moves the new
+values into the time windows, at most once a second. All values that one such call moves count for
+the same time (see `Metrics.fold`).
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class _NodeSensors:
 
 
 class NetworkMetrics:
-    """The network's sensors. Only the I/O thread updates them, with its clock's time in seconds."""
+    """The network's sensors. Only the I/O thread updates them. Times are seconds of its clock."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -145,7 +146,7 @@ class NetworkMetrics:
         self._nodes: dict[int, _NodeSensors] = {}
 
     def fold(self, now: float) -> None:
-        """Move values into the windows after the wait of a poll; see `Metrics.fold`."""
+        """Move the new values into the time windows; call this after each wait (`Metrics.fold`)."""
         self._metrics.fold(now)
 
     def connected(self) -> None:

@@ -1,8 +1,8 @@
 """NodeState: the connection of one node, its past errors, and the timeouts of the connection.
 
-It determines when a connection may be retried, at which address, and how long an attempt may take
-(the state of one node in the Java client's ClusterConnectionStates). It uses no socket and no
-clock.
+It determines when a connection may be retried, at which address, and how long an attempt may take.
+It corresponds to the state of one node in the Java client's ClusterConnectionStates. It uses no
+socket and no clock.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
 _ADVERTISED: Final = "advertised.listeners"
-# `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
-# `_MIN_UNANSWERED_S`: so is a request that waits longer for its response.
-# `_MIN_READY_S`: if a connection is ready, and was begun longer ago than this, messages omit the
-# last error.
+# `_MIN_CONNECTING_S`: a connection attempt that takes longer is reported as an error.
+# `_MIN_UNANSWERED_S`: a request that waits longer for its response is reported as an error.
+# `_MIN_READY_S`: messages omit the last error if the connection is ready and was begun longer ago
+# than this.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_UNANSWERED_S: Final = 1.0
 _MIN_READY_S: Final = 5.0
-# How often to look for a login that is being made. If a call for another login is slow
-# (`helper_thread._SLOW_S`), the look starts another thread.
+# How often to check whether a login is ready. If a call for another login is slow
+# (`helper_thread._SLOW_S`), this check starts another thread.
 _LOOK_S: Final = 2.0
 
 
@@ -94,8 +94,8 @@ class NodeState:
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None
-    # The number of failures since the last response, and of failed attempts since the last TCP
-    # connection.
+    # `failures`: the number of failures since the last response. `failed_connects`: the number of
+    # failed attempts since the last TCP connection.
     failures: int = 0
     failed_connects: int = 0
     last_attempt: float = float("-inf")
@@ -120,7 +120,7 @@ class NodeState:
         return self.connection is not None and self.connection.is_ready
 
     def unanswered(self, now: float) -> Unanswered | None:
-        """Return the unanswered request of a ready connection, None if no response is due.
+        """Return the unanswered request of a ready connection, or None if no response is due.
 
         Any thread may call this.
         """
@@ -130,7 +130,7 @@ class NodeState:
         return connection.in_flight.unanswered(now)
 
     def is_overdue(self, now: float, longest_silence_s: float) -> bool:
-        """Return whether a response is due and the node has answered nothing for that long."""
+        """Return whether a response is due and the node has been silent for `longest_silence_s`."""
         unanswered = self.unanswered(now)
         return unanswered is not None and unanswered.silent_s >= longest_silence_s
 
@@ -169,8 +169,9 @@ class NodeState:
     def next_address(self, resolver: HostResolver) -> Address:
         """Return the next address to try. After the last address, resolve the host name again.
 
-        After resolving, the address that was tried last is skipped if there are others, because it
-        may not be reachable (KIP-302). Raise OSError or UnicodeError if the host has no address.
+        If the first of the new addresses is the one that was tried last, it is skipped, because it
+        may not be reachable (KIP-302). The only address of a host is never skipped. Raise OSError
+        or UnicodeError if the host has no address.
         """
         if not self.addresses:
             addresses = resolver.resolve(self.node.host, self.node.port)
@@ -206,7 +207,7 @@ class NodeState:
         self.failed_connects = 0
 
     def ready(self) -> None:
-        """Record that the connection accepts requests, so that the node's address is right."""
+        """Record that the connection accepts requests, which shows that its address is right."""
         self.named_by = None
         self.set_up()
 
@@ -217,14 +218,15 @@ class NodeState:
     def succeeded(self) -> None:
         """Record a response, or that a request that expects no response (acks=0) was written.
 
-        This clears the last error. An open connection alone does not clear it: a listener that
-        expects SASL answers ApiVersions and closes the connection at the first request.
+        This clears the last error. An open connection alone does not clear it, because a listener
+        that expects SASL responds to ApiVersions and then closes the connection at the first
+        request.
         """
         self.failures = 0
         self.last_error = ""
 
     def problem(self, now: float) -> str:
-        """Return a description of the node's error, empty without an error."""
+        """Return a description of the node's error, or an empty string if there is no error."""
         if not self.last_error:
             return self._pending(now)
         waited = now - self.last_attempt
@@ -234,7 +236,7 @@ class NodeState:
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
     def _pending(self, now: float) -> str:
-        """Return a description of what the node is waiting for, empty for a short wait."""
+        """Return what the connection is waiting for, or an empty string for a short wait."""
         waited = now - self.last_attempt
         connection = self.connection
         since = self.awaits_login_since  # another thread may set it
@@ -258,7 +260,7 @@ class NodeState:
         return self.with_advertised_hint(state)
 
     def expired(self, now: float, request_timeout_s: float) -> Expired | None:
-        """Return which timeout the connection exceeded, None if it is within all timeouts."""
+        """Return the timeout that the connection exceeded, or None if it exceeded no timeout."""
         connection = self.connection
         if connection is None:
             return None
@@ -284,7 +286,7 @@ class NodeState:
     def next_deadline(self, config: NetworkConfig, now: float) -> float:
         """Return when the next timeout of the connection is due: setup, request, login or idle.
 
-        While the connection waits for a ticket or token, `next_look` may come first.
+        While the connection waits for a ticket or token, the result may be the earlier `next_look`.
         """
         connection, due = self.connection, self.setup_until
         if connection is None:
@@ -300,7 +302,7 @@ class NodeState:
     def why_closed(self, *, speaks_tls: bool) -> str:
         """Return the likely reason why the peer closed the connection, for error messages.
 
-        speaks_tls: whether it has sent TLS records.
+        speaks_tls: whether the peer has sent TLS records.
         """
         connection = self.connection
         if connection is None or connection.is_inside_answer:
@@ -326,9 +328,9 @@ class NodeState:
         return ""
 
     def may_have_other_protocol(self, *, speaks_tls: bool) -> bool:
-        """Return whether the peer may be a listener with another security protocol.
+        """Return whether the peer may be a listener with a different security protocol.
 
-        speaks_tls: whether it has sent TLS records.
+        speaks_tls: whether the peer has sent TLS records.
         """
         connection = self.connection
         is_in_handshake = (
@@ -338,7 +340,7 @@ class NodeState:
 
     @property
     def _hung_up_on_first_request(self) -> bool:
-        """Whether the peer closed a connection that was ready, before it answered a request on it.
+        """Whether the peer closed a ready connection before it answered the first request on it.
 
         Only connections without SASL count.
         """
@@ -354,9 +356,9 @@ class NodeState:
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
-        The next connection uses ApiVersions version 0, and the connection after it uses the newest
-        version again: a broker that cannot respond to the newest version may respond to version 0
-        on a new connection.
+        The next connection uses ApiVersions version 0, because a broker that cannot respond to the
+        newest version may respond to version 0 on a new connection. If that connection also gets
+        invalid frames, the connection after it uses the newest version again.
         """
         if self.connection is None or self.connection.is_ready:
             return
@@ -364,10 +366,10 @@ class NodeState:
         self.api_versions_version = 0 if self.api_versions_version == newest else newest
 
     def with_advertised_hint(self, reason: str) -> str:
-        """Return an error with a hint if this broker's address may be wrong.
+        """Return an error message, with a hint if this broker's address may be wrong.
 
-        It may be wrong if no connection to this broker was ever ready, but the node that listed it
-        answers at another address.
+        The address may be wrong if no connection to this broker was ever ready, but the bootstrap
+        node that listed it was ready at a different address.
         """
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
@@ -389,8 +391,8 @@ class NodeState:
         """Record that the connection broke or failed; it may be retried after a back-off.
 
         If the connection had been established, the host name is resolved again, because its address
-        may have changed. by_tls: the TLS handshake failed at this address, so the host's next
-        address is tried.
+        may have changed. by_tls: whether the TLS handshake failed. If so, the host's next address
+        is tried.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
@@ -408,7 +410,7 @@ class NodeState:
 
 
 def next_look(since: float, now: float) -> float:
-    """Return when to look again for a login that has been awaited since `since`."""
+    """Return when to check again whether a login is ready. since: when the wait for it began."""
     found = since + ((now - since) // _LOOK_S + 1) * _LOOK_S
     return found if found > now else found + _LOOK_S
 

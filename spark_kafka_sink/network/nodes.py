@@ -16,14 +16,14 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.node_state import NetworkConfig, NodeState, next_look
 from spark_kafka_sink.network.selector import HostResolver
 
-# The limits for brokers that another client learned: the bootstrap addresses are used after this
-# many failures, or after the first failure once this time has passed. That leaves time for the
-# bootstrap addresses within max.block.ms.
+# The limits for brokers that another client learned. The bootstrap addresses are used after this
+# many failures, or after one failure once this time has passed. There is then still time to reach a
+# bootstrap address within max.block.ms.
 _INITIAL_NODES_FAILURES: Final = 2
 _INITIAL_NODES_S: Final = 15.0
 # The time without any response after which a warning lists the failing nodes.
 _NO_RESPONSE_S: Final = 5.0
-# For how long a poll after a back-off may be late.
+# How late a poll after a back-off may be.
 _POLL_DELAY_S: Final = 0.5
 _MAX_LISTED: Final = 10
 
@@ -40,16 +40,16 @@ class NodeStates:
         self._failures_left = 0
         self._tolerant_until = float("inf")
         self._initial_nodes_error = ""
-        # `was_ever_ready`: whether any broker has accepted this client. `fatal_error`: set if no
-        # broker ever will.
+        # `was_ever_ready`: whether any broker has accepted this client. `fatal_error`: the error if
+        # no broker will ever accept it.
         self.was_ever_ready = False
         self.fatal_error: AuthenticationException | None = None
         self._rejection: AuthenticationException | None = None
         # The time since which no needed node has answered.
         self._silent_since: float | None = None
-        # The ids of the nodes that are needed, and whether a request waits that any node may
-        # answer. They are kept while nothing is needed, and `_unneeded_since` is then the time
-        # since which nothing is needed; otherwise it is None. A silence continues during the
+        # The ids of the needed nodes, and whether a request that any node may answer is waiting.
+        # Both keep their last values while nothing is needed. `_unneeded_since`: the time since
+        # which nothing is needed, or None if something is needed. A silence continues during the
         # back-off between two requests, but it ends if nothing is needed for a longer time.
         self._needed_ids: set[int] = set()
         self._is_any_needed = False
@@ -62,7 +62,7 @@ class NodeStates:
         return iter(list(self._by_id.values()))
 
     def get(self, node_id: int) -> NodeState | None:
-        """Return the state of a node, None if the node is not known."""
+        """Return the state of a node, or None if the node is not known."""
         return self._by_id.get(node_id)
 
     def replace(self, nodes: Mapping[int, Node]) -> Iterator[tuple[NodeState, str]]:
@@ -123,7 +123,7 @@ class NodeStates:
         self.fatal_error = self._rejection
 
     def errors(self, now: float, problem: str = "") -> str:
-        """Return a description of all nodes with errors. problem: an error of all nodes."""
+        """Return a description of all nodes with errors. problem: an error that all nodes share."""
         found = [(state.node, state.problem(now)) for state in self]
         failures = [problem, *(f"{node}: {problem}" for node, problem in found if problem)]
         failures = list(filter(None, [*failures, self._initial_nodes_error]))
@@ -151,11 +151,11 @@ class NodeStates:
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:
-        """Return for how long no needed node has answered, if a warning is due; else None.
+        """If a warning is due, return for how many seconds no needed node has answered; else None.
 
-        The call that notices a silence returns None, because responses may have arrived that are
-        not read yet. While nothing is needed, no warning is due. connect_to, is_any_needed: as in
-        `next_deadline`.
+        The first call during a silence returns None, because some responses may have arrived but
+        not been read yet. No warning is due while nothing is needed. connect_to, is_any_needed: as
+        in `next_deadline`.
         """
         longest_pause_s = self._retry_backoff_max_s + _POLL_DELAY_S
         if self._unneeded_since is not None and now >= self._unneeded_since + longest_pause_s:
@@ -186,7 +186,7 @@ class NodeStates:
         self._end_silence(now)
 
     def _end_silence(self, now: float) -> None:
-        """End the silence if a node that was needed last answers."""
+        """End the silence if one of the most recently needed nodes answers."""
         if self._silent_since is None:
             return
         if not self._is_silent(now, self._needed(now, self._needed_ids)):
@@ -203,9 +203,9 @@ class NodeStates:
     def _is_silent(self, now: float, needed: Sequence[NodeState]) -> bool:
         """Return whether no needed node answers.
 
-        If only other brokers answer, the needed nodes may be restarting, so the result is False.
-        But if one of them was never reached since a bootstrap address listed it, the result is
-        True. A bootstrap address does not count as another broker.
+        If only brokers that are not needed answer, the needed nodes may be restarting, so the
+        result is False. But the result is True if a needed broker was never reached since a
+        bootstrap address listed it. Bootstrap addresses do not count as brokers here.
         """
         if self._is_any_needed and not self.has_answering(now):
             return True
@@ -231,8 +231,8 @@ class NodeStates:
     ) -> float:
         """Return the time of the next timeout or retry of any node; infinity if nothing is due.
 
-        connect_to: the ids of the nodes to connect to. is_any_needed: whether a request waits that
-        any node may answer.
+        connect_to: the ids of the nodes to connect to. is_any_needed: whether a request that any
+        node may answer is waiting.
         """
         due = [self._warns_at(now)]
         for state in self:
@@ -249,12 +249,12 @@ class NodeStates:
         return min(due)
 
     def oldest_unused(self) -> NodeState | None:
-        """Return the node whose connection has been idle longest, None if all are in use."""
+        """Return the node whose connection has been idle longest, or None if all are in use."""
         unused = [state for state in self if state.is_ready and not state.load]
         return min(unused, key=lambda state: state.last_used, default=None)
 
     def canonical(self, state: NodeState, resolver: HostResolver) -> NodeState:
-        """Replace a bootstrap host by its canonical names; return the node of the first name."""
+        """Replace a bootstrap host with its canonical names. Return the node of the first name."""
         names = resolver.canonical_names(state.node.host)
         del self._by_id[state.node.id]
         next_id = min([-1, *self._by_id, state.node.id]) - 1
@@ -268,9 +268,9 @@ class NodeStates:
     def least_loaded(self, now: float, random: Random) -> NodeState | None:
         """Return the least loaded broker, or else the least loaded bootstrap address.
 
-        A bootstrap address with an open connection counts as a broker, which saves a connection.
+        A bootstrap address with an open connection counts as a broker. Using it saves a connection.
         The other bootstrap addresses are used if no broker is connected or can be connected to now.
-        Without KIP-899, they are used only if there are no brokers.
+        If rebootstrapping (KIP-899) is disabled, they are used only if there are no brokers.
         """
         brokers = [state for state in self if state.node.id >= 0]
         bootstrap = [state for state in self if state.node.id < 0]

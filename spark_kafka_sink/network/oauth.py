@@ -97,10 +97,10 @@ _FILE: Final = "FileJwtRetriever"
 _JWT_BEARER: Final = "JwtBearerJwtRetriever"
 _RETRIEVERS: Final = (_DEFAULT, _CLIENT_CREDENTIALS, _FILE, _JWT_BEARER)
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
-# The path is absolute, or the name of a shipped file.
+# A file URL. Its path is absolute, or is the name of a shipped file.
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
 EXTENSION: Final = "extension_"
-"""How the names of the extensions begin in JAAS."""
+"""The prefix of the names of extensions in JAAS."""
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 # The TLS options whose values messages show.
 _SHOWN_OF_TLS: Final = ("ssl_truststore_location", "ssl_keystore_location", "ssl_cipher_suites")
@@ -167,7 +167,7 @@ class OAuth:
         """The option that determines where tokens come from."""
         self._shared: Callable[[], TokenSource] | None = None
         self._callable: TokenCallable | None = None
-        # See `_user`.
+        # What identifies the user: see the function `_user`.
         self._user = _user(settings, {})
         if settings.path is not None:
             self.file_token()
@@ -181,8 +181,8 @@ class OAuth:
         elif settings.url is not None:
             self._user = self._checked_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # `_user`: the assertion file may be of another user than for an earlier client.
-        # `id(named)`: a notebook may define a callable again under the same name.
+        # The key contains `_user`, because the user of the assertion file may have changed. It
+        # contains `id(named)`, because a notebook may define a callable again under the same name.
         key = (
             *(settings, self._user, _as_written(config)),
             *(renewal_options(config), id(named)),
@@ -191,7 +191,7 @@ class OAuth:
 
     @cached_property
     def source(self) -> TokenSource | None:
-        """The source that fetches the tokens, None if a file has the token."""
+        """The source that fetches the tokens, or None if the token is in a file."""
         return None if self._shared is None else self._shared()
 
     def file_token(self) -> OAuthBearerToken:
@@ -247,7 +247,7 @@ class OAuth:
         return TokenSource(name, self._fetch, renewal, self._random, slow_s=slow_s)
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return a new token. This may take long.
+        """Return a new token. This may take a long time.
 
         Raise TokenException if no token can be fetched.
         """
@@ -264,7 +264,7 @@ class OAuth:
     def _check_user(self, found: tuple[object, ...]) -> None:
         """Raise SaslAuthenticationException if the user is not that of this client.
 
-        Otherwise, the clients that share the token would log in as another user.
+        Otherwise, the clients that share the token would log in as a different user.
         """
         if found != self._user:
             raise SaslAuthenticationException(
@@ -275,7 +275,7 @@ class OAuth:
     # -- tokens from an endpoint -------------------------------------------------------------------
 
     def _checked_endpoint(self, settings: OAuthSettings) -> tuple[object, ...]:
-        """Return the user at the token endpoint: see `_user`.
+        """Return what identifies the user at the token endpoint (see `_user`).
 
         Raise ConfigException if the options of the endpoint are invalid.
         """
@@ -313,7 +313,7 @@ class OAuth:
             answer.status,
             answer.body,
             time.time(),
-            # The header may have the client secret in another encoding.
+            # The header may contain the client secret in a different encoding.
             secrets=(*secrets_in(headers), assertion_in(form), settings.client_secret or ""),
             retry_after_s=answer.retry_after_s,
             extensions=dict(settings.extensions),
@@ -492,9 +492,9 @@ class OAuth:
             return tls_settings(config, self._values)
 
     def _tls_of_reference(self, reference: str) -> TlsSettings:
-        """Return the TLS settings of the endpoint if a reference stands for the whole JAAS text.
+        """Return the TLS settings of the endpoint if the whole JAAS text is one reference.
 
-        Error messages show the reference, and nothing of that text.
+        Error messages show the reference, but no part of its resolved value.
         """
         from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
 
@@ -587,9 +587,9 @@ def user_claim(config: ProducerConfig, values: OptionValues) -> str:
 def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
     """Return what identifies the user of the token, assertion or template in a file.
 
-    The result is empty without such a file. For a token or an assertion, it is the claim with the
-    user, or a digest of the text if there is no such claim. For a template, it is a digest of the
-    claims `iss` and `sub`. Raise the exceptions of `OAuth` and of `OAuth.file_token`.
+    The result is an empty string without such a file. For a token or an assertion, it is the claim
+    with the user, or a digest of the text if there is no such claim. For a template, it is a digest
+    of the claims `iss` and `sub`. Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
     files = (
@@ -610,11 +610,11 @@ def _digest(values: list[object]) -> str:
 
 
 def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[object, ...]:
-    """Return what identifies the user of a token: the names, not the secrets.
+    """Return the values that identify the user of a token: names, but no secrets.
 
-    The endpoint and the extensions count: another tenant may have a client of the same name. So
-    does the name of a Python callable. A token in a file names its user itself. form: the form of
-    the token request, empty if there is none.
+    They include the endpoint and the extensions, because a different tenant may have a client of
+    the same name. For a Python callable, they are its name and the extensions. A token in a file
+    names its user itself. form: the form of the token request, or an empty mapping.
     """
     if settings.path is not None or not settings.is_java:
         return settings.retriever, settings.extensions
@@ -630,9 +630,9 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 
 
 def _as_written(config: ProducerConfig) -> tuple[object, ...]:
-    """Return the options that `OAuthSettings` come from, with their references unresolved.
+    """Return the options from which `OAuthSettings` are made, with references unresolved.
 
-    A reference may resolve to another identity at the next fetch. So a client with references
+    A reference may resolve to a different identity at the next fetch. So a client with references
     must not share its source with a client without references.
     """
     found = [
@@ -658,12 +658,12 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 def _named_in_jaas() -> AbstractContextManager[None]:
-    """Show options in error messages of a block as options inside the JAAS text."""
+    """In the error messages of a block, name options as options inside `sasl.jaas.config`."""
     return name_options(f"{Option('sasl.jaas.config')}: ".__add__)
 
 
 def _certificate_hint() -> str:
-    """Return what to do if the certificate of the endpoint is refused."""
+    """Return the advice in the error message if the certificate of the endpoint is rejected."""
     return (
         "set ssl.truststore.location or ssl.truststore.certificates inside "
         f"{Option('sasl.jaas.config')} to the certificate of its CA, unless the system trusts that "
@@ -672,7 +672,7 @@ def _certificate_hint() -> str:
 
 
 def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
-    """Return a configuration with the ``ssl.*`` options of JAAS, whose references are unresolved.
+    """Return a configuration with the ``ssl.*`` options of JAAS, with references unresolved.
 
     Raise ConfigException if an option is invalid.
     """
@@ -689,7 +689,7 @@ def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
 
 
 class _GivenValues(OptionValues):
-    """Option values of a text whose references (``${…}``) were resolved before."""
+    """The values of options whose references (``${…}``) were resolved before."""
 
     def __init__(self, config: ProducerConfig, given: Mapping[str, str]) -> None:
         super().__init__(config)

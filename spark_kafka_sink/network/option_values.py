@@ -33,7 +33,7 @@ _MAX_FILE_BYTES: Final = 16 << 20
 # Kernel files are not read. Otherwise an option could read the environment of a process (/proc),
 # although `ProcessLimits` restrict which environment variables it may read.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
-# Files in memory, where some users keep their secrets.
+# A folder of files in memory, in which some users keep their secrets. Its files may be read.
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
 # A scheme such as dbfs: or s3://. A single letter may be a drive, so it does not match.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/")
@@ -45,7 +45,7 @@ _names: list[Callable[[], str]] = [lambda: "this process"]
 def find_shipped_files(find: Callable[[str], str | None]) -> None:
     """Let a file name without a folder also name a file that was shipped with the application.
 
-    find: returns the local path of a shipped file, None if no such file was shipped.
+    find: returns the local path of a shipped file, or None if no such file was shipped.
     """
     _finders[:] = [find]
 
@@ -59,7 +59,7 @@ def name_process(name: Callable[[], str]) -> None:
 
 
 def shipped(path: str) -> str | None:
-    """Return the local path of a file shipped with the application, None for other files."""
+    """Return the local path of a file shipped with the application, or None for other files."""
     if not path or "/" in path:
         return None
     return next((found for find in _finders if (found := find(path)) is not None), None)
@@ -69,7 +69,7 @@ class Disk:
     """The files of this machine; implements `auth.references.Files`."""
 
     def shipped(self, path: str) -> str | None:
-        """Return the local path of a file shipped with the application, None for other files."""
+        """Return the local path of a file shipped with the application, or None for other files."""
         return shipped(path)
 
     def real_path(self, path: str) -> str:
@@ -96,7 +96,8 @@ def _check_scheme(path: str) -> None:
 def content(path: str) -> bytes:
     """Return the contents of a file.
 
-    Raise OSError if the file cannot be read, and ValueError if it is no regular file or too large.
+    Raise OSError if the file cannot be read, and ValueError if it is not a regular file or is too
+    large.
     """
     real = Path(os.path.realpath(path))
     # Check this before opening the file: opening a pipe would wait for a writer.
@@ -152,7 +153,7 @@ class OptionValues:
         self._references = References(providers(named), self._limits, os.environ, Disk())
 
     def at_once(self) -> Self:
-        """Return values whose references read each file only once: see `References.at_once`."""
+        """Return a copy whose references read each file only once (see `References.at_once`)."""
         found = copy(self)
         found._references = self._references.at_once()  # noqa: SLF001 - of the same class
         return found
@@ -160,13 +161,13 @@ class OptionValues:
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its references (``${…}``) resolved, trimmed as in Java.
 
-        Files with secrets often end with a line end. Raise ConfigException if a reference cannot be
-        resolved.
+        The value is trimmed because files with secrets often end with a newline. Raise
+        ConfigException if a reference cannot be resolved.
         """
         return trimmed(self._references.resolved(str(Option(option)), text))
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return an option's value with its references (``${…}``) resolved, None if it is unset."""
+        """Return an option's value with its references (``${…}``) resolved, or None if unset."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self.resolved(option, text)
 
@@ -200,7 +201,7 @@ class OptionValues:
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
     def references_of_jaas(self, text: str) -> list[str] | None:
-        """Return the options of `sasl.jaas.config` with references (``${…}``).
+        """Return the names of the options in `sasl.jaas.config` that contain references (``${…}``).
 
         Return None if the entire text is one reference.
         """
@@ -225,7 +226,7 @@ class OptionValues:
         return any(map(self.has_reference, values))
 
     def check_url(self, url: str, description: str) -> None:
-        """Raise ConfigException if this process may not get tokens by a URL.
+        """Raise ConfigException if this process may not fetch tokens from a URL.
 
         description: the URL in error messages.
         """

@@ -1,10 +1,11 @@
 """ConsumerNetworkClient: futures for requests to nodes that may not be connected yet.
 
 `NetworkClient` accepts requests only for nodes that are ready. This client queues a request until
-its node is ready. The future is done when the response arrives, when the connection breaks, or when
-request.timeout.ms passes, before the request is sent or after it. The caller checks its futures
-after each `poll`. There are no callbacks, and a single thread uses the client. The object that owns
-the client uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer does.
+its node is ready. The future is done when the response arrives or the connection breaks. It is also
+done when request.timeout.ms passes, even if the request was not sent yet. The caller checks its
+futures after each `poll`. There are no callbacks, and a single thread uses the client. The object
+that owns the client uses `OneCaller` to reject calls from a second thread, as Java's KafkaConsumer
+does.
 
 This thread may be the main thread, in which Ctrl-C raises KeyboardInterrupt at any point. Received
 bytes may then be lost, and the client may not know what was sent. After an interrupted call, the
@@ -70,7 +71,10 @@ class RequestFuture:
 
     @property
     def response(self) -> Response:
-        """The response. Reading it raises the error, or IllegalStateException if neither is set."""
+        """The response. Raise the error if the request failed.
+
+        Raise IllegalStateException if there is neither a response nor an error yet.
+        """
         if self.error is not None:
             raise self.error
         if self._response is None:
@@ -93,7 +97,7 @@ class RequestFuture:
 
 
 class ConsumerNetworkClient:
-    """Queues of unsent requests by node id. Times are seconds of `clock`.
+    """Queues each request until its node is ready. Times are seconds of `clock`.
 
     connect: returns a network client. It is called again after an interrupted call.
     """
@@ -114,7 +118,7 @@ class ConsumerNetworkClient:
         self._throttled_until: dict[int, float] = {}
         self._nodes: Mapping[int, Node] = {}
         self._initial_nodes: tuple[Node, ...] = ()
-        # The requests that are not done. The end of a poll removes those that are done.
+        # The requests that are not done. At its end, each poll removes the requests that are done.
         self._open: list[RequestFuture] = []
         self._is_interrupted = False
         # Whether requests have failed since the last poll, so that the next poll must not wait.
@@ -133,7 +137,7 @@ class ConsumerNetworkClient:
         security = Security.of(config, identity=identity)
 
         def connect() -> NetworkClient:
-            # After an interrupt, the client must not become another user.
+            # After an interrupt, the client must log in as the same user as before.
             if security is not None:
                 security.reopen()
             selector_class = Selector if security is None else security.selector_class
@@ -158,7 +162,7 @@ class ConsumerNetworkClient:
             self._client.set_initial_nodes(self._initial_nodes)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Replace the known brokers by those in the cluster's metadata."""
+        """Replace the known brokers with those in the cluster's metadata."""
         with self._guarded_call():
             self._nodes, self._initial_nodes = nodes, ()
             self._client.set_nodes(nodes)
@@ -211,8 +215,8 @@ class ConsumerNetworkClient:
     def _guarded_call(self) -> Iterator[None]:
         """Count a call as interrupted if it does not reach the end of its ``with`` block.
 
-        If the last call was interrupted, replace the network client first. This may be interrupted,
-        too: then the next call repeats it.
+        If the last call was interrupted, replace the network client first. If an interrupt ends
+        this replacement, the next call repeats it.
         """
         if self._is_interrupted:
             self._client.close()
@@ -231,7 +235,7 @@ class ConsumerNetworkClient:
                 self._client.set_initial_nodes(self._initial_nodes)
         self._is_interrupted = True
         yield
-        self._is_interrupted = False  # an exception in the block does not come here
+        self._is_interrupted = False  # not reached if the block raises
 
     def last_errors(self) -> str:
         """Return a description of the nodes with errors."""
@@ -239,7 +243,7 @@ class ConsumerNetworkClient:
 
     @property
     def principal(self) -> str:
-        """The name of the client's principal, empty if unknown."""
+        """The name of the client's principal, or an empty string if unknown."""
         return self._client.principal
 
     def close(self) -> None:

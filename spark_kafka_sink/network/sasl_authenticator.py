@@ -29,11 +29,12 @@ from spark_kafka_sink.wire.messages import SaslHandshakeResponse
 
 # Brokers reject a second re-authentication of a session within a second.
 _RENEWAL_PAUSE_S: Final = 1.0
-# If there are no credentials, a KDC is not asked again at once: it may lock the account.
+# If there are no credentials, wait this long before the next request to a KDC, because the KDC may
+# lock the account.
 _FAILURE_PAUSE_S: Final = 1.0
 # A slow broker may read a request some time after it was sent.
 _SLOWNESS_S: Final = 2.0
-# No mechanism needs nearly as many steps.
+# The limit for the steps of one exchange. Every mechanism needs far fewer steps.
 _MOST_STEPS: Final = 20
 
 
@@ -42,14 +43,14 @@ class Login:
     """The login of a connection.
 
     exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
-    SaslAuthenticationException if there will be none. user: str(user) is the user in error
-    messages. chance: a random number from 0 to 1, so that connections re-authenticate at different
-    times. is_token: whether the login uses a delegation token; then a session lifetime of 0 means
-    that the token has expired. hint: str(hint), if not empty, says what to do if a broker rejects
-    the credentials. mechanism_option: the option that sets the mechanism, for error messages;
-    mechanism: the value of this option if it is not the mechanism that brokers know, such as
-    AWS_MSK_IAM. accepted: called after each login with the lifetime of the session in seconds, 0
-    for no limit.
+    SaslAuthenticationException if no credentials can be obtained. user: str(user) is the user in
+    error messages. chance: a random number from 0 to 1, so that connections re-authenticate at
+    different times. is_token: whether the login uses a delegation token; then a session lifetime of
+    0 means that the token has expired. hint: str(hint) is the advice if a broker rejects the
+    credentials; it may be empty. mechanism_option: the option that sets the mechanism, for error
+    messages. mechanism: the value of this option if it differs from the mechanism that brokers see,
+    as AWS_MSK_IAM does; otherwise empty. accepted: called after each login with the lifetime
+    of the session in seconds, or 0 for no limit.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -90,9 +91,9 @@ class SaslAuthenticator:
         return renewals
 
     def begin(self, now: float) -> str | None:
-        """Start an exchange, and return its mechanism; None while there are no credentials.
+        """Start an exchange. Return its mechanism, or None while there are no credentials.
 
-        Raise KafkaException if there will be no credentials.
+        Raise KafkaException if no credentials can be obtained.
         """
         try:
             exchange = None if self._login is None else self._login.exchange()
@@ -147,7 +148,7 @@ class SaslAuthenticator:
         return self._open_exchange().first()
 
     def step(self, token: bytes) -> bytes | None:
-        """Return the response to the broker's token, None if the exchange is complete."""
+        """Return the response to the broker's token, or None if the exchange is complete."""
         exchange = self._open_exchange()
         self._steps += 1
         if self._steps > _MOST_STEPS:
@@ -178,7 +179,7 @@ class SaslAuthenticator:
     def completed(self, lifetime_ms: int | None, now: float, *, is_renewal: bool) -> None:
         """Record the end of the exchange and the lifetime of the session.
 
-        lifetime_ms: 0 for no limit, None if the broker does not return it.
+        lifetime_ms: 0 for no limit, or None if the broker does not return it.
         """
         self._exchange = None
         if lifetime_ms == 0 and self._login is not None and self._login.is_token:
@@ -196,7 +197,7 @@ class SaslAuthenticator:
             self._login.accepted(lifetime_s)
 
     def _time_to_renew(self, lifetime_s: float) -> float:
-        """Return after how many seconds to re-authenticate (as SaslClientAuthenticator)."""
+        """Return after how many seconds to re-authenticate (see SaslClientAuthenticator)."""
         if lifetime_s <= 0:
             return float("inf")
         chance = 0.0 if self._login is None else self._login.chance
@@ -205,11 +206,11 @@ class SaslAuthenticator:
 
     def may_renew(self, now: float) -> bool:
         """Return whether re-authentication is due, and the last one was long enough ago."""
-        # The pause counts from the end of the last login, because a slow broker may have read the
+        # The pause begins at the end of the last login, because a slow broker may have read the
         # first request of that login late.
         if now < self._renew_at or now < self._logged_in_at + _RENEWAL_PAUSE_S:
             return False
-        # After the session's end, the broker would reject requests.
+        # After the session's end, do not wait, because the broker rejects all other requests.
         return self.is_over(now) or now >= self._failed_at + _FAILURE_PAUSE_S
 
     def is_over(self, now: float) -> bool:

@@ -1,9 +1,8 @@
 """Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin client and reader all use it. Files are read again for each connection, so that
-replaced certificates are used from the next connection on; equal contents share one TLS context.
-Invalid files are reported when the client is constructed. Without TLS, the module ssl is not
-imported.
+Producer, admin client and reader all use it. Files are read again for each connection, so that the
+next connection uses a replaced certificate. Equal contents share one TLS context. Invalid files are
+reported when the client is constructed. Without TLS, the module ssl is not imported.
 
 Values may contain references, such as ``${env:NAME}``. They are resolved for each connection, in
 the process that connects, so that no plan, pickle or producer pool contains the resolved values.
@@ -76,9 +75,9 @@ _SENT_IN_CLEAR: Final = {
     OAUTHBEARER: "OAuth token",
     AWS_MSK_IAM: "AWS token",
 }
-# The options that determine the user, outside and inside JAAS. At another token endpoint, or with
-# other extensions, a client of the same name may be another user. Another Python callable may
-# return the tokens of another user.
+# The options that determine the user, outside and inside JAAS. The same client name may belong to a
+# different user at a different token endpoint, or with different extensions. A different Python
+# callable may return the tokens of a different user.
 _NAMES: Final = frozenset(
     {
         "sasl_username",
@@ -116,7 +115,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Its str() is the likely reason why brokers now refuse the delegation token."""
+    """An object whose str() is the likely reason why brokers reject the delegation token now."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -126,16 +125,16 @@ class _TokenHint:
 
 
 def login_identity(config: ProducerConfig) -> str:
-    """Return a key that changes if the same configuration would log in as another user.
+    """Return a key that changes if the same configuration would log in as a different user.
 
-    It is the principal in the ticket cache, or the user of the OAuth token, assertion or template
-    in a file. If an option determines the user by a reference (``${…}``), it is a digest of the
-    resolved values: of names, of the token endpoint, of the Python callable, and of the extensions
-    of OAUTHBEARER. For AWS_MSK_IAM, it is a digest of the long-term access key, or of the role of a
-    profile. Without SASL, it is a digest of the subject of the client certificate, if the
-    certificate is in a file or set by a reference. It is empty if the options alone determine the
-    user. Tokens that an endpoint or a Python callable returns, and session tokens of AWS, are not
-    taken into account.
+    For GSSAPI, the key is the principal in the ticket cache. For OAUTHBEARER, it is the user of the
+    token, assertion or template in a file. For AWS_MSK_IAM, it is a digest of the long-term access
+    key, or of the role of a profile. Without SASL, it is a digest of the subject of the client
+    certificate, if the certificate is in a file or set by a reference. If an option determines the
+    user by a reference (``${…}``), the key is a digest that includes the resolved values. These are
+    names, the token endpoint, the Python callable, and the extensions of OAUTHBEARER. The key is an
+    empty string if the options alone determine the user. It does not depend on tokens that an
+    endpoint or a Python callable returns, or on session tokens of AWS.
 
     Raise KafkaException, as the login would, if the user cannot be found. If this function returned
     a key instead, two users could share a producer.
@@ -175,7 +174,7 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
 def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that name the user and have a reference (``${…}``), with their values."""
+    """Return the options that name the user by a reference (``${…}``), and their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()
@@ -203,9 +202,9 @@ def _digest(values: list[Any]) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
-    For a file with an OAuth token or an assertion, the digest includes its user. Two logins with
-    the same configuration, `login_identity` and digest are logins of the same user. Raise
-    KafkaException if a reference has no value, or if the file has no token.
+    If a file contains an OAuth token or an assertion, the digest includes the user in that file. If
+    two logins have the same configuration, `login_identity` and digest, they are logins of the same
+    user. Raise KafkaException if a reference has no value, or if the file contains no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
     values = OptionValues(config).at_once()
@@ -226,9 +225,9 @@ def resolved_login(config: ProducerConfig) -> str:
 class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, None while it is being fetched. It is called once when this
-    object is made, and again for each exchange. If a file has the token (`source` is None), it is
-    not called for the first exchange, which uses the token of the first call.
+    token: returns the valid token, or None while it is being fetched. It is called once when this
+    object is made, and again for each exchange. If the token comes from a file (`source` is None),
+    the first exchange uses the result of the first call instead.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class _TokenLogin:
         return f"by {OAUTHBEARER} ({facts})"
 
     def exchange(self) -> SaslExchange | None:
-        """Return a SASL exchange, None while the token is being fetched.
+        """Return a SASL exchange, or None while the token is being fetched.
 
         Raise SaslAuthenticationException if no token can be fetched.
         """
@@ -290,8 +289,9 @@ class Security:
 
     Raise ConfigException if the configuration is invalid. wake: called from another thread when the
     login that a connection waits for is ready. is_one_of_many: whether other processes log in at
-    the same time. identity: the result of `login_identity`, empty if it is not known. Each login
-    must be as this user. If it is not known, each login must be as the user of the first login.
+    the same time. identity: the result of `login_identity`, or an empty string if it is not known.
+    Each login must be of this user. If it is not known, each login must be of the user of the first
+    login.
     """
 
     def __init__(
@@ -305,8 +305,8 @@ class Security:
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
         self._is_closed = False
-        # The driver may have just created the token of a task. Its time of issue is not enough to
-        # see this, because the clocks of the two machines may differ.
+        # The driver may have just created the token of a task. The token's issue time does not show
+        # this reliably, because the clocks of the two machines may differ.
         self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
@@ -333,7 +333,7 @@ class Security:
     def of(
         cls, config: ProducerConfig, *, is_one_of_many: bool = False, identity: str = ""
     ) -> Self | None:
-        """Return the Security object of a configuration, None for PLAINTEXT."""
+        """Return the Security object of a configuration, or None for PLAINTEXT."""
         if config.security_protocol == "PLAINTEXT":
             return None
         return cls(config, is_one_of_many=is_one_of_many, identity=identity)
@@ -364,7 +364,7 @@ class Security:
         return TlsSelector
 
     def layer(self, node: Node) -> TlsLayer | None:
-        """Return the TLS layer of a new connection, None without TLS.
+        """Return the TLS layer of a new connection, or None without TLS.
 
         Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
         the host's name cannot occur in a certificate, or if the subject of the client's certificate
@@ -393,13 +393,13 @@ class Security:
             return True
 
     def give_up(self, node: Node) -> None:
-        """Discard the login that is being prepared. The next `has_login` prepares another."""
+        """Discard the login that is being prepared. The next `has_login` prepares a new one."""
         if self._kerberos is not None:
             self._kerberos.give_up(node)
 
     @property
     def problem(self) -> str:
-        """The reason why no login is possible now, empty if unknown. Any thread may read this."""
+        """Why no login is possible now; an empty string if unknown. Any thread may read this."""
         if self._oauth is None or self._oauth.source is None:
             return ""
         return self._oauth.source.problem()
@@ -413,7 +413,7 @@ class Security:
         return self._subject if self._kerberos is None else self._kerberos.principal
 
     def login(self, node: Node, chance: float) -> Login | None:
-        """Return the login of a new connection, None without SASL.
+        """Return the login of a new connection, or None without SASL.
 
         chance: as in `Login`. Raise KafkaException if the credentials cannot be used (any more).
         """
@@ -459,7 +459,7 @@ class Security:
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether a refused login may succeed soon: brokers may not know a new token yet."""
+        """Whether a rejected login may succeed soon: some brokers may not know a new token yet."""
         token = delegation_token(self._config)
         if token is None:
             return False
@@ -480,7 +480,7 @@ class Security:
         return mechanism
 
     def _token(self) -> OAuthBearerToken | None:
-        """Return the current token to log in with, None while it is being fetched.
+        """Return the current token to log in with, or None while it is being fetched.
 
         Raise KafkaException if no token can be fetched.
         """
@@ -502,7 +502,7 @@ class Security:
         return token
 
     def _check_identity(self) -> None:
-        """Raise AuthenticationException if the user is not that of `identity` any more."""
+        """Raise AuthenticationException if the login is no longer that of the user `identity`."""
         if not self._identity or self._kerberos is not None:
             return
         if login_identity(self._config) == self._identity:
@@ -587,7 +587,7 @@ class Security:
         return self._of_same_user(_Credentials(found[0], found[1], user))
 
     def _check_not_empty(self, name: str, value: str, written: str) -> None:
-        """Raise ConfigException, with the reference that was resolved, if a value is empty."""
+        """Raise ConfigException if a value is empty. The message shows the value's reference."""
         if value:
             return
         reference = f" ({written.strip()})" if self._values.has_reference(written) else ""

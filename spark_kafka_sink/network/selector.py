@@ -6,12 +6,12 @@ be called from other threads; it ends a `poll` early.
 
 The sends of a channel are written in order, with as many buffers per ``sendmsg`` as the system
 accepts (IOV_MAX). After a partial write, writing continues inside the buffer where it stopped. No
-buffers are joined or copied.
+buffers are combined or copied.
 
-A channel is read before it is written, and read to its end after a failed write, or before the
-client itself closes it (`rest`). Otherwise a response that arrived before the connection ended
-would be lost, and its request would be sent again (Selector.pollSelectionKeys of the Java client
-also reads first).
+A channel is read before it is written. After a failed write, and before the client itself closes a
+channel (`rest`), all data that has arrived is read. Otherwise, a response that arrived before the
+connection closed would be lost, and its request would be retried. The Java client also reads first
+(Selector.pollSelectionKeys).
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Selector:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Queue one send. A Sent event follows once it is written. Ignore closed channels."""
+        """Queue data to send. A Sent event follows once it is written. Ignore closed channels."""
         channel = self._channels.get(channel_id)
         if channel is None:
             return
@@ -215,9 +215,9 @@ class Selector:
                 self._pending += self._write(channel)
 
     def rest(self, channel_id: int) -> Iterator[SelectorEvent]:
-        """Yield the last events of a channel that the caller then closes. Write nothing.
+        """Yield the last events of a channel that the caller is about to close. Write nothing.
 
-        First the events that no poll has returned yet, then those of the data in the socket.
+        First yield the events that no poll has returned yet, then those of the data in the socket.
         """
         yield from [event for event in self._pending if event.channel == channel_id]
         channel = self._channels.get(channel_id)

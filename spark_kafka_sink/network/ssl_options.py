@@ -1,7 +1,7 @@
 """The ``ssl.*`` options as TLS settings: cipher suites, truststores and keystores.
 
-Java uses the names of cipher suites in the TLS standard. OpenSSL has other names for TLS 1.2
-suites.
+Java uses the names of cipher suites in the TLS standard. OpenSSL uses different names for the
+suites of TLS 1.2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CIPHERS: Final = {
     "DHE_DSS": _EVERYWHERE | _SHA256,
     "RSA": _EVERYWHERE | _SHA256,
 }
-# From Java's names to OpenSSL's names, which omit RSA.
+# Maps Java's names to OpenSSL's names. OpenSSL's names omit the key exchange if it is only RSA.
 TLS_1_2_SUITES: Final = {
     f"TLS_{exchange}_WITH_{java}": f"{exchange}-{ours}".replace("_", "-").removeprefix("RSA-")
     for exchange, ciphers in _CIPHERS.items()
@@ -56,8 +56,8 @@ _OPENSSL_NAMES: Final = frozenset(TLS_1_2_SUITES.values())
 class CipherSuites:
     """The TLS 1.2 suites and the TLS versions that may be used.
 
-    openssl: OpenSSL's names of the suites, separated by colons, None if no TLS 1.2 suite is listed.
-    protocols: the versions that have a suite.
+    openssl: OpenSSL's names of the suites, separated by colons, or None if no TLS 1.2 suite is
+    listed. protocols: the versions that have a suite.
     """
 
     openssl: str | None
@@ -112,8 +112,8 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     found = _read_settings(config, values)
     if found.key is None:
         return found
-    # The key, its password and its certificates may be several files, which may be replaced between
-    # two reads.
+    # The key, its password and its certificates may be in several files, which may be replaced
+    # between two reads. So read them again until two reads agree, or give up after a few reads.
     for _ in range(_MOST_READS):
         before, found = found, _read_settings(config, values)
         if found == before:
@@ -191,7 +191,7 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, and its name in error messages; None if the option is unset."""
+        """Return a store as PEM, or None if the option is unset; and its name in error messages."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
@@ -205,7 +205,7 @@ class _Stores:
         # The location in error messages has its references unresolved.
         origin = f"the file {unless_key(location)} of {option}"
         found = self._values.content(path, origin)
-        # The name in the command that converts a store; a reference would mean nothing in a shell.
+        # The file name in the command that converts a store. A shell cannot resolve a reference.
         name = f"{kind}.jks" if self._values.has_reference(location) else Path(location).name
         if store_kind(found, name, origin) is StoreKind.PEM:
             if password is not None:

@@ -33,7 +33,7 @@ PIECE_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 16 * 1024
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PROTOCOLS: Final = frozenset(_VERSIONS)
-# The certificate files of common systems, in case Python was built for another system.
+# The certificate files of common systems, in case Python was built for a different system.
 SYSTEM_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -42,7 +42,7 @@ SYSTEM_FILES: Final = (
 )
 _FILE_VARIABLE: Final = "SSL_CERT_FILE"
 _FOLDERS_VARIABLE: Final = "SSL_CERT_DIR"
-# The hash of a certificate's subject, and a number.
+# The names of files that OpenSSL reads in a folder: the hash of a subject, and a number.
 _HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _MAX_CONTEXTS: Final = 16
 
@@ -52,8 +52,8 @@ class TlsSettings:
     """The values of the ``ssl.*`` options, with the contents of their files.
 
     truststore: None for the system's certificates. key: the private key, or None. chain: the
-    certificates of the key, None if they are in the same text as the key. The two origins name the
-    source of truststore and key in error messages.
+    certificates of the key, or None if they are in the same text as the key. The two origins name
+    the source of truststore and key in error messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -72,7 +72,7 @@ class TlsSettings:
 class TlsContext:
     """The TLS context that all connections of one configuration share.
 
-    subject: the subject of the client's certificate, None without one.
+    subject: the subject of the client's certificate, or None if there is no certificate.
     """
 
     context: ssl.SSLContext
@@ -91,7 +91,7 @@ class TlsContext:
 def client_context(settings: TlsSettings) -> TlsContext:
     """Return the TLS context for settings; equal settings share one context.
 
-    When the system's certificates are replaced, settings that use them get another context. Raise
+    When the system's certificates are replaced, settings that use them get a new context. Raise
     ConfigException if a certificate or the key cannot be read.
     """
     versions = _system_versions() if settings.truststore is None else ()
@@ -142,12 +142,12 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
-    """Trust the certificates of OpenSSL's file and folders, or else those of a usual place.
+    """Trust the certificates in OpenSSL's file and folders, or else those in a usual place.
 
-    Raise ConfigException if the file that SSL_CERT_FILE names has no certificate. OpenSSL would
-    ignore that, and each broker would be rejected, or accepted by certificates of the system that
-    the variable replaces. SSL_CERT_DIR may name an empty folder, as it does if only SSL_CERT_FILE
-    is to count.
+    Raise ConfigException if no certificate is found, or if the file that SSL_CERT_FILE names
+    contains none. OpenSSL would ignore such a file. Then either every broker would be rejected, or
+    the client would trust the system's certificates, which the variable should replace.
+    SSL_CERT_DIR may name an empty folder, so that only SSL_CERT_FILE is used.
     """
     file, folders, is_named = _openssl_places()
     why = _why_not_loaded(context, file)
@@ -179,7 +179,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
 def _openssl_places() -> tuple[str, list[str], bool]:
     """Return the file and the folders where OpenSSL looks for the system's certificates.
 
-    The last value says whether SSL_CERT_FILE names the file.
+    The last value is True if SSL_CERT_FILE names the file.
     """
     default = ssl.get_default_verify_paths()
     file = os.environ.get(_FILE_VARIABLE)
@@ -189,26 +189,26 @@ def _openssl_places() -> tuple[str, list[str], bool]:
 
 
 def _certifi_file() -> str | None:
-    """Return the file of the package certifi, None if there is none."""
+    """Return the file of the package certifi, or None if there is none."""
     with suppress(ImportError, AttributeError):
         return str(importlib.import_module("certifi").where())
     return None
 
 
 def _why_not_loaded(context: ssl.SSLContext, path: str) -> str:
-    """Load the certificates of a file; return why it has none, empty if it has some."""
+    """Load the certificates of a file. Return why this failed, or an empty string."""
     try:
         context.load_verify_locations(path)
     except ssl.SSLError:
         return "it has no certificate, or a broken one"
     except OSError as error:
         return without_path(error)
-    # The file may also have only revocation lists, which load without an error.
+    # The file may contain only revocation lists, which load without an error.
     return "" if context.cert_store_stats()["x509"] else "it has only revocation lists"
 
 
 def _has_certificates(folder: str) -> bool:
-    """Return whether a folder has a certificate under a name by which OpenSSL looks for it."""
+    """Return whether a folder contains a file with a name that OpenSSL looks for."""
     with suppress(OSError):
         return any(
             _HASH_NAME.fullmatch(each.name) and each.is_file() for each in Path(folder).iterdir()
@@ -226,7 +226,7 @@ def _system_versions() -> tuple[object, ...]:
 
 
 def _version(path: str) -> tuple[object, ...]:
-    """Return path, time, size and inode of a file or a folder; only the path if there is none."""
+    """Return path, time, size and inode of a file or a folder; only the path if it is missing."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -278,7 +278,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
 
 @contextmanager
 def _key_file(text: str, origin: str) -> Iterator[str]:
-    """Return a path from which OpenSSL can read a key: a file in memory, or else on a disk.
+    """Yield the path of a file from which OpenSSL can read a key: in memory, or else on a disk.
 
     Raise ConfigException if neither is possible.
     """
@@ -311,7 +311,7 @@ def _key_file(text: str, origin: str) -> Iterator[str]:
 
 
 def _memory_file() -> int | None:
-    """Return the number of a new file in memory, None if this process cannot have one."""
+    """Return the file descriptor of a new file in memory, or None if it cannot be created."""
     if hasattr(os, "memfd_create"):
         with suppress(OSError):
             return os.memfd_create("key")
@@ -354,8 +354,8 @@ class TlsLayer:
     def received(self, data: Buffer) -> bytes:
         """Process received bytes and return the decrypted data.
 
-        Raise SslAuthenticationException if the broker or the client rejects the other, and
-        ConnectionError if the connection broke for another reason.
+        Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
+        connection broke for a different reason.
         """
         self.has_received = True
         self._incoming.write(data)
@@ -384,7 +384,7 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check(self) -> None:
-        """Raise the error that followed the data which `received` last returned, if any."""
+        """Raise the error, if any, that occurred after the data that `received` last returned."""
         if self._failure is not None:
             self._raise(self._failure)
 
@@ -413,8 +413,8 @@ class TlsLayer:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLZeroReturnError:
-            # A close_notify is no rejection: the broker may be shutting down, or have too many
-            # clients.
+            # A close_notify is not a rejection. For example, the broker may be shutting down, or
+            # may have too many clients.
             self.is_ended = True
             return False
         except ssl.SSLError as error:
@@ -476,8 +476,8 @@ class TlsLayer:
 def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
     """Remove up to 256 KiB from the front of `buffers`.
 
-    Return these bytes, and the number of buffers that end in them. A large buffer is split, and
-    small buffers are joined.
+    Return these bytes, and the number of buffers that are now completely removed. A large buffer is
+    split, and small buffers are combined.
     """
     parts: list[memoryview] = []
     size = finished = 0
@@ -576,5 +576,5 @@ def _words(reason: str) -> str:
 
 
 def _checked_name(host: str) -> str:
-    """Return the name to expect in the certificate: without trailing dot and IPv6 zone."""
+    """Return the name to expect in the certificate, without a trailing dot or an IPv6 zone."""
     return host.strip("[]").partition("%")[0].removesuffix(".")

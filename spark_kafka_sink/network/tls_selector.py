@@ -1,9 +1,10 @@
 """TlsSelector: a selector whose channels use TLS.
 
 A channel reports Connected when TCP is connected, and Secured when the TLS handshake is complete.
-Received data is decrypted. Data to send is joined to pieces of up to 256 KiB. A piece is encrypted
-when the previous piece is sent, so that a connection holds at most one encrypted piece. Each read
-takes all decrypted data from the TLS layer, so no data stays there until the socket's next event.
+Received data is decrypted. Data to send is combined into pieces of up to 256 KiB. A piece is
+encrypted when the previous piece is sent, so that a connection holds at most one encrypted piece.
+Each read takes all decrypted data from the TLS layer, so no data stays there until the socket's
+next event.
 
 ::
 
@@ -47,7 +48,7 @@ class _Tls:
 
 
 class TlsSelector(Selector):
-    """Sockets by channel id, each with its TLS layer."""
+    """Reads and writes the sockets of a client over TLS. Each socket has a channel id."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ _RETURNS: Final = (
     "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
     "extensions"
 )
-# The years 2001 to 2286 in milliseconds. In seconds, the first is in the year 33658.
+# Milliseconds from 2001 to 2286. As seconds, these values would be after the year 33658, so a time
+# in this range is an error.
 _MILLISECONDS: Final = (1e12, 1e13)
 
 

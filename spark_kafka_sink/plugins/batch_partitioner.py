@@ -39,7 +39,7 @@ _LEFT_OPEN: Final = -1
 
 
 def load_partitioner(given: object) -> BatchPartitioner | None:
-    """Return the callable that partitioner.class names, None for a built-in partitioner.
+    """Return the callable that partitioner.class names; None for a built-in partitioner.
 
     Raise ConfigException if it cannot be loaded or called.
     """
@@ -66,7 +66,7 @@ def with_partitions(
 
     batch: the batch to pass to the partitioner, with the same rows. topics: the metadata of each
     topic in ``rows.topics``. Raise DataException if the partitioner does not return one valid
-    partition per row, and the exceptions of the partitioner.
+    partition per row. Exceptions of the partitioner propagate.
     """
     explicit = rows.partitions
     if explicit is not None and (explicit >= 0).all():
@@ -103,7 +103,7 @@ _NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 def _integers(given: Any) -> pa.Array:  # noqa: ANN401 - what user code returned
     """Return numbers as an int64 array. Raise TypeError or ArrowException for other values."""
     array = given if isinstance(given, pa.Array) else pa.array(given)
-    # pandas turns integers with nulls into floats.
+    # Floats are accepted, because pandas converts integers with nulls to floats.
     if not any(is_number(array.type) for is_number in _NUMBERS):
         raise TypeError(f"found {array.type}")
     return array.cast(pa.int64())
@@ -112,10 +112,10 @@ def _integers(given: Any) -> pa.Array:  # noqa: ANN401 - what user code returned
 def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
-    """Return the partitions that a partitioner chooses for the rows of a batch, int64, -1 for null.
+    """Return the partition that a partitioner chooses for each row, as int64; -1 for null.
 
     partitions: the partition count of the topic. Raise DataException if the partitioner does not
-    return one valid partition per row, and the exceptions of the partitioner.
+    return one valid partition per row. Exceptions of the partitioner propagate.
     """
     option = Option(PARTITIONER_CLASS)
     try:
@@ -137,7 +137,8 @@ def chosen_partitions(
             f"{topic}: expected one for each row"
         )
         raise DataException(message, topic=topic)
-    # The filter drops nulls. A -1 of the user is rejected here. Further below, -1 means null.
+    # The filter drops nulls. If the partitioner has returned -1, this is rejected here, because -1
+    # means null further below.
     is_wrong = pc.or_(pc.less(chosen, 0), pc.greater_equal(chosen, partitions))
     wrong = chosen.filter(is_wrong)
     if len(wrong):
@@ -154,8 +155,8 @@ class Topics(NamedTuple):
     """Topics whose partitions are numbered consecutively, one topic after the other.
 
     partitions: the partition count of each topic. first: the index of each topic's partition 0 in
-    this numbering. tasks: the total partition count, because atomic_layout makes one task per
-    partition.
+    this numbering. tasks: the number of tasks. It is the total partition count, because
+    atomic_layout makes one task per partition.
     """
 
     names: list[str]
@@ -172,7 +173,7 @@ class Topics(NamedTuple):
 
 
 def partition_ranges(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Return, for each row, the partition count of its topic and the index of its partition 0.
+    """Return the partition count of each row's topic, and the index of that topic's partition 0.
 
     The index counts the partitions of all topics one after the other. Both fields are int32, and
     null for a topic that is not in `topics`. names: the topic of each row, a string or null.
@@ -190,7 +191,7 @@ def keys_count(config: ProducerConfig) -> bool:
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Return the positive murmur2 hash of each key, int32, null for a null key.
+    """Return the positive murmur2 hash of each key as int32; null for a null key.
 
     keys: string, binary, large_string or large_binary.
     """
@@ -205,13 +206,13 @@ _load = cache(load_partitioner)
 def own_partitions(
     name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
-    """Return the partition that the user's own partitioner chooses for each row, int32.
+    """Return the partition that the user's own partitioner chooses for each row, as int32.
 
     name: the value of partitioner.class. topics: the topic of each row, a string or null.
     partitions: the partition count of each row's topic, int32 or null. rows: the columns to pass to
     the partitioner. The result is null if the partitioner returns null or the count is null. Raise
-    ConfigException if the partitioner cannot be loaded, DataException if it returns an invalid
-    partition, and the exceptions of the partitioner.
+    ConfigException if the partitioner cannot be loaded, and DataException if it returns an invalid
+    partition. Exceptions of the partitioner propagate.
     """
     partitioner = _load(name)
     if partitioner is None:

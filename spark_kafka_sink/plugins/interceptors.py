@@ -28,7 +28,8 @@ class ProducerInterceptor:
     def configure(self, configs: Mapping[str, object]) -> None:
         """Receive the producer's configuration.
 
-        It is called once, if interceptor.classes has a class or its name, and not an instance.
+        It is called once if interceptor.classes contains the class or its name. For an instance, it
+        is not called.
         """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
@@ -41,8 +42,8 @@ class ProducerInterceptor:
     def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
         """Receive the result of a record.
 
-        It is called in the I/O thread, before the on_delivery of the record. If `send` itself
-        rejects the record, it is called in the thread that calls `send`.
+        It is called in the I/O thread, before the on_delivery callback of the record. If `send`
+        itself rejects the record, it is called in the thread that calls `send`.
         """
 
     def close(self) -> None:
@@ -62,8 +63,8 @@ class ProducerInterceptors:
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Call all interceptors, and return the record to send.
 
-        Each interceptor receives the record that the interceptor before it returned. An invalid
-        result is ignored.
+        Each interceptor receives the record that the interceptor before it returned. A result that
+        is not a ProducerRecord is ignored, with a warning.
         """
         for interceptor in self._interceptors:
             try:
@@ -91,7 +92,7 @@ class ProducerInterceptors:
     ) -> BaseException | None:
         """Call all interceptors for a record that `send` rejects, in the caller's thread.
 
-        Return the exception of an interceptor that the caller must raise, None without any.
+        Return the exception of an interceptor that the caller must raise; None if there is none.
         """
         if not self._interceptors:
             return None
@@ -115,8 +116,9 @@ def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
 def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
     """Return the chain for the value of interceptor.classes.
 
-    given: a list of objects, classes and names, or names separated by commas. A class or a name
-    that is repeated is instantiated once. Raise ConfigException if one cannot be loaded.
+    given: a list of objects, classes and names, or a str of names separated by commas. A class or a
+    name that is repeated is instantiated once. Raise ConfigException if an interceptor cannot be
+    loaded.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -139,7 +141,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
 
 
 def _each_once(given: Iterable[object]) -> Iterator[object]:
-    """Yield each name and class once, as Java's ConfigDef does, and every other object always."""
+    """Yield names and classes once, as Java's ConfigDef does; yield other objects every time."""
     seen: set[object] = set()
     for item in given:
         name = item.strip() if isinstance(item, str) else item
@@ -154,7 +156,7 @@ def _each_once(given: Iterable[object]) -> Iterator[object]:
 
 
 class _Adapted(ProducerInterceptor):
-    """An interceptor that calls an object which has some of the interceptor's methods."""
+    """An interceptor that wraps an object with only some of an interceptor's methods."""
 
     _METHODS = ("on_send", "on_acknowledgement", "close")
 

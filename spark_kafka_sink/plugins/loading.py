@@ -1,4 +1,4 @@
-"""Load a user's object from an option, whose value is an object, a class or ``module.Name``."""
+"""Load a user's object; an option contains it, its class, or a name as ``module.Name``."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ def _is_missing(given: str, error: BaseException) -> bool:
     """Return whether the import of a name raised `error` because the name does not exist."""
     module_name, _, name = given.strip().rpartition(".")
     if isinstance(error, AttributeError):
-        return error.name == name  # else it comes from the code of the module
+        return error.name == name  # otherwise, code of the module raised it
     if isinstance(error, ModuleNotFoundError):
-        # An import in the code of the module raises it with the name of another module.
+        # If an import in the code of the module fails, the error contains the name of a different
+        # module.
         return f"{module_name}.".startswith(f"{error.name}.")
     return not module_name
 
 
 def _expected(option: str, given: str, *, is_missing: bool) -> str:
-    """Return what to use in place of a name. is_missing: whether the name does not exist."""
+    """Return the expected values as text; is_missing: whether the given name does not exist."""
     expected = "expected a Python object, a class, or the name of one as module.Name"
     if not (is_java_class(given) or (is_missing and may_be_java_class(given))):
         return expected
@@ -71,7 +72,7 @@ def _expected(option: str, given: str, *, is_missing: bool) -> str:
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:
-    """Return the object that an option has or names, and whether it was instantiated here."""
+    """Return the object for the value of an option, and whether this call instantiated it."""
     found = load(option, given)
     if not isinstance(found, type):
         return found, False
@@ -91,7 +92,8 @@ def name_of(plugin: object) -> str:
 def name_user_code(error: BaseException, option: str, plugin: object) -> None:
     """Add the name of user code to the traceback of its exception, as the last line.
 
-    plugin: the user's function or object, which `option` has or names. Raise nothing.
+    plugin: the user's function or object. option: the option that specifies it. No exception is
+    raised.
     """
     with suppress(Exception):  # a user's object may raise when its name is read
         raised = _described(error)
@@ -100,9 +102,10 @@ def name_user_code(error: BaseException, option: str, plugin: object) -> None:
 
 
 def _described(error: BaseException) -> str:
-    """Return the class of an exception and the first line of its message that is not empty.
+    """Return the class of an exception, and the first line of its message that is not empty.
 
-    Spark's exception shows the sink's sentence as one line, and the traceback has all lines.
+    One line is enough: Spark's exception shows the sink's message as one line, and the traceback
+    shows all lines.
     """
     first, *_ = message_of(error).strip().split("\n", 1)
     return f"{type(error).__name__}: {first.strip()}"
@@ -129,7 +132,7 @@ def _without_secrets(configs: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def close_plugin(option: str, plugin: object) -> KafkaException | None:
-    """Call the object's ``close``, if it has this method. Log and return its failure.
+    """Call the object's ``close``, if it has this method. If it fails, log and return the error.
 
     Only Exceptions are logged and returned. Raise any other BaseException, such as SystemExit.
     """

@@ -16,17 +16,17 @@ Serializer: TypeAlias = Callable[[str, object], bytes | None]
 
 
 class LoadedSerializer(NamedTuple):
-    """A serializer: the function to call, and the user's object, which is closed at the end."""
+    """A serializer: the function to call, and the user's object, which the producer closes."""
 
     serialize: Serializer
     plugin: object
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
-    """Return bytes, bytearray or memoryview as bytes, str as UTF-8 and None as None.
+    """Convert bytes, bytearray, memoryview or str (as UTF-8) to bytes; return None for None.
 
-    option: the name of the serializer's option, for the message. Raise SerializationException for
-    another type, and for a str that cannot be encoded.
+    option: the name of the serializer's option, for the error message. Raise SerializationException
+    for any other type, and for a str that cannot be encoded.
     """
     if data is None or isinstance(data, bytes):
         return data
@@ -52,7 +52,7 @@ def _utf8(option: str, text: str) -> bytes:
 def load_serializer(
     option: str, given: object, configs: Mapping[str, object]
 ) -> LoadedSerializer | None:
-    """Return the serializer that `given` is or names, None if `given` is None.
+    """Return the serializer for the value of an option; None if the value is None.
 
     option: key.serializer or value.serializer. given: an object, a class, or a name
     ``module.Name``. Raise ConfigException if it cannot be loaded.

@@ -1,9 +1,10 @@
-"""Call user code that returns nothing to the producer, and queue such calls for the I/O thread.
+"""Call user code whose result is not used, and queue such calls for the I/O thread.
 
 Callbacks, interceptors and plugins may raise anything, even SystemExit or asyncio's CancelledError.
-In the I/O thread, every exception is logged and dropped: no caller could catch it, and without its
-I/O thread a producer delivers nothing any more. In a caller's thread, an Exception is logged, as in
-the Java client. Any other BaseException is returned, and the caller raises it after all other work.
+In the I/O thread, every exception is logged and dropped, because no caller could catch it. If an
+exception ended the I/O thread, the producer would deliver nothing any more. In a caller's thread,
+an Exception is logged, as in the Java client. Any other BaseException is returned, and the caller
+raises it after all other work.
 
 `UserCalls` is the queue of the calls that the I/O thread makes, in order and without a lock.
 """
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 def call_in_io_thread(what: str, function: Callable[..., object], *arguments: object) -> None:
     """Call user code in the I/O thread; log and drop any exception.
 
-    what: the role of the function, for the log line, which also shows the first argument.
+    what: the role of the function, for the log message. The message also shows the first argument.
     """
     try:
         function(*arguments)
@@ -68,10 +69,10 @@ def _log(
 class UserCalls:
     """The queue of user calls for the I/O thread.
 
-    due: how many calls were queued since the beginning. made: how many of them were made. A flush
-    waits until the calls that were queued before it are made. If a call is queued after the I/O
-    thread has ended, another thread is started to make the calls, because a caller may wait for
-    them. The caller of every method except `make` holds the producer's lock.
+    due: the number of calls that were ever queued. made: the number of these calls that have
+    returned. A flush waits until the calls that were queued before it have returned. If a call is
+    queued after the I/O thread has ended, a new thread is started to make it, because a caller may
+    wait for it. `add` and `end` are called with the producer's lock, `make` without it.
     """
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ class UserCalls:
             self._has_ended = False
 
     def make(self) -> int:
-        """Make all queued calls, and the calls that these queue. Return the number of calls made.
+        """Make all queued calls, and the calls that they queue. Return the number of calls made.
 
         It runs in the I/O thread or the thread that replaces it, without the producer's lock.
         """
@@ -109,7 +110,7 @@ class UserCalls:
     def end(self) -> bool:
         """Return whether no call is queued. If so, the thread that makes calls must end.
 
-        The next `add` then starts another thread.
+        The next `add` then starts a new thread.
         """
         self._has_ended = not self._calls
         return self._has_ended

@@ -17,21 +17,21 @@ The difficult parts:
 - Rows are encoded outside the lock, with offset deltas that continue those of the open batch. So
   rows are appended in three steps: `hold` the partitions, encode, `append`. While an open batch is
   held, it is neither sealed nor sent, and does not expire. `let_go` ends the hold.
-- The thread that appends compresses full batches, outside the lock. These batches keep their place
-  in the queue, but are not sent before `packed`.
-- Batches are charged for the memory that they keep (`BufferPool`). That memory changes when rows
-  are copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is
-  done. If several batches reference a slice, the slice is charged until the last batch is done.
-- While memory is short, open batches are sent, the oldest first, but no more than needed: the
-  memory of batches that are on their way to a broker will soon be free (`draining`). If all open
-  batches were sent, batches would have half as many records.
+- The thread that appends also compresses full batches, outside the lock. A full batch keeps its
+  place in the queue, but is only sent after `packed` was called.
+- The memory that a batch keeps is charged to the `BufferPool`. The charge changes when rows are
+  copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is done.
+  If several batches reference a slice, it is charged until the last of these batches is done.
+- While memory is short, open batches are sent, oldest first, but no more than needed, because the
+  memory of batches in flight will soon be free (`draining`). If all open batches were sent, the
+  average batch would contain half as many records.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
   are sorted by age, so each search ends at the first batch that is too young.
 
-The accumulator has no lock and no clock: its callers hold the producer's lock, and pass the time as
-an argument.
+The accumulator has no lock and no clock, because its callers hold the producer's lock, and pass the
+time as an argument.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # The limit on the batch size in bytes, by topic. A topic is missing if no limit is known. A
-        # limit comes from max.message.bytes, or from batches that brokers found too large.
+        # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
+        # limits that were learned from batches that brokers rejected as too large.
         self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
@@ -134,10 +134,10 @@ class RecordAccumulator:
         """Return the partitions to spread rows over, and the number of batches waiting for each.
 
         The partitions are those that have a leader, or all partitions if no partition has a leader.
-        adaptive: True to return queue lengths, and to leave out partitions whose leader accepts no
-        data, unless no leader accepts data (KIP-794). near: the ids of the nodes in the producer's
-        rack. If some of the partitions have their leader there, only those are returned
-        (KIP-1123).
+        adaptive: whether to return queue lengths, and to exclude partitions whose leader is slow
+        (KIP-794, see `NodeLatencies`). If all leaders are slow, no partition is excluded. near: the
+        ids of the nodes in the producer's rack (KIP-1123). If these nodes lead any of the
+        partitions, only the partitions that they lead are returned.
         """
         available = topic.available or list(range(len(topic.leaders)))
         batch_bytes = self.full_bytes(name)
@@ -155,7 +155,7 @@ class RecordAccumulator:
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Replace the limits on the batch size of topics.
 
-        If a topic's limit is raised, the limit that was learned from rejected batches is dropped.
+        If a topic's limit rises, the limit that was learned from its rejected batches is dropped.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._topic_limits.get(topic, size_bytes):
@@ -193,7 +193,7 @@ class RecordAccumulator:
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
-        """Make every batch sendable from now on, because the producer is about to end."""
+        """Make every batch sendable from now on, for example because the producer is closing."""
         self._lingers = False
 
     # -- withholding ------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class RecordAccumulator:
     def withhold(self) -> None:
         """Send no batch, not even a full one, until a flush begins or memory is short.
 
-        The time until then counts neither for linger.ms nor for delivery.timeout.ms.
+        `stop_lingering` ends it, too. linger.ms and delivery.timeout.ms only begin after that.
         """
         self._is_withheld = True
 
@@ -210,7 +210,7 @@ class RecordAccumulator:
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
-        """Return whether batches are still withheld. If not, start the age of each at `now`."""
+        """Return whether batches are still withheld. If not, restart the age of each at `now`."""
         if not self._flushes and self._lingers and not self.pool.is_short:
             return True
         self._is_withheld = False
@@ -255,9 +255,9 @@ class RecordAccumulator:
         cuts: where to cut the encoded rows, in order and without gaps; owner: notified about the
         result of each record (see `RecordSpan`), None if nobody needs the results.
 
-        Return the batches that became full. The caller must compress them outside the lock, and
-        they are not sent before `packed`. Memory that the batches keep is charged; the caller then
-        releases the bytes that it reserved.
+        Return the batches that became full and must be compressed. The caller must compress them
+        outside the lock and then call `packed`, so that they can be sent. The memory that batches
+        keep is charged here. The caller must then release the bytes that it reserved.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
@@ -274,7 +274,7 @@ class RecordAccumulator:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
             elif now < batch.created_at:  # these rows have waited longer than the batch
-                # After linger_s, the batch is due. Its younger rows keep their delivery.timeout.ms.
+                # An age of linger_s makes the batch due. More would expire its younger rows early.
                 older = max(now, batch.created_at - self._linger_s)
                 is_out_of_order |= older < batch.created_at
                 batch.restart_age(older)
@@ -295,8 +295,8 @@ class RecordAccumulator:
     def packed(self, batch: ProducerBatch) -> None:
         """Account for a compressed batch: charge less memory, and record its compression ratio.
 
-        A second call for the same batch does nothing; every attempt to send the batch makes this
-        call.
+        A second call for the same batch does nothing, so every attempt to send the batch may call
+        this.
         """
         if self.may_be_sent(batch):
             self.settle(batch)
@@ -337,7 +337,7 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
-        """Return the first batch of each partition whose first batch must be sent, oldest first.
+        """Return the batches to send now, oldest first: at most the first batch of each partition.
 
         An open batch must be sent when it has waited for linger.ms, or at once during a flush, a
         close or the end of a transaction. `sendable_for_room` returns further batches.
@@ -412,9 +412,9 @@ class RecordAccumulator:
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Replace a batch that a broker found too large, and return the smaller batches.
 
-        From now on, batches of the topic are limited to half of its size. In the Java client
-        (RecordAccumulator.splitAndReenqueue), brokers reject every further large batch of the topic
-        once. Here, they reject only the batches that were already built.
+        From now on, batches of the topic are limited to half of its size. The Java client
+        (RecordAccumulator.splitAndReenqueue) sets no such limit, so brokers reject every further
+        large batch of the topic once. Here, they reject only the batches that were already built.
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -472,7 +472,7 @@ class RecordAccumulator:
         return batch.topic_partition in self._held or batch in self._packing
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Remove a batch from its queue, at any place in the queue."""
+        """Remove a batch from its queue, wherever it is in the queue."""
         topic_partition = batch.topic_partition
         queue = self._queues[topic_partition]
         queue.remove(batch)
@@ -505,7 +505,7 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
-        # `pop` is not used: an interrupt of the caller after it would lose the batch.
+        # `pop` is not used, because an interrupt of the caller after `pop` would lose the batch.
         moved = batches[each]
         del batches[each]
         batches[each] = moved
@@ -514,7 +514,7 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
 def _sort_by_age(batches: dict[_Key, ProducerBatch]) -> None:
     for key in sorted(batches, key=lambda key: batches[key].created_at):
         moved = batches[key]
-        del batches[key]  # `pop` is not used: see above
+        del batches[key]  # `pop` is not used, for the same reason as in `_put_by_age`
         batches[key] = moved
 
 

@@ -1,8 +1,8 @@
 """The errors of batches: the messages that a user reads when an attempt or a batch has failed.
 
-This module defines the text and the class of each error. It decides nothing and has no state:
-`BatchCompletion` determines the result of a batch. Information that the batch does not have (why a
-node cannot be reached, its throttle time) is passed as an argument.
+This module defines the text and the class of each error. It decides nothing and has no state,
+because `BatchCompletion` determines the result of a batch. Information that is not in the batch
+(for example, why a node cannot be reached) is passed as an argument.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# Why a part of a split batch fails and does not get a new sequence: its records may be in the log
-# already. With a new sequence, the broker would write them a second time.
+# The reason that is shown when a part of a split batch fails instead of getting a new sequence. Its
+# records may be in the log already. With a new sequence, the broker would write them again.
 IN_DOUBT: Final = (
     "its records were first sent in a larger batch, which may have been written although a broker "
     "rejected it as too large"
@@ -41,10 +41,10 @@ IN_DOUBT: Final = (
 
 
 def abortable(error: KafkaException) -> KafkaException:
-    """Return the error of a transaction for the error of one of its batches.
+    """Return the error that a transaction reports for the error of one of its batches.
 
-    A retriable error or an InvalidTxnStateException becomes a TransactionAbortableException: the
-    transaction must be aborted, so a retry by the caller cannot help (KAFKA-19176).
+    A retriable error or an InvalidTxnStateException becomes a TransactionAbortableException,
+    because the transaction must be aborted and a retry by the caller cannot help (KAFKA-19176).
     """
     if not isinstance(error, RetriableException | InvalidTxnStateException):
         return error
@@ -62,7 +62,7 @@ def abortable(error: KafkaException) -> KafkaException:
 
 
 def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
-    """Return the broker's message, and the first record that it rejected."""
+    """Return the broker's message, and which record it rejected first and why."""
     said = [one_line(answer.error_message)] if answer.error_message else []
     if answer.record_errors:
         first = answer.record_errors[0]
@@ -81,8 +81,8 @@ def record_errors(
 ) -> dict[int, KafkaException]:
     """Return the errors of the records that the broker rejected, by record number in the batch.
 
-    As in the Java client, a single rejected record gets the batch's error; if several records are
-    rejected, each gets an InvalidRecordException.
+    If one record was rejected, its error has the class of the batch's error. If several records
+    were rejected, each gets an InvalidRecordException. The Java client has the same rule.
     """
     # A record number outside the batch is ignored.
     numbers = range(batch.record_count)
@@ -123,14 +123,14 @@ def error_of_batch(
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        # The driver's checks give the same message, and so does a Metadata request without the
-        # permission DESCRIBE.
+        # The driver's checks show the same message. So does a failed Metadata request if the client
+        # lacks the permission DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, batch.topic_partition.topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
     named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
-        # The same message as if the topic's max.message.bytes had been known before the send.
+        # The message is the same as if max.message.bytes had been known before the send.
         return _api_exception(batch, code, node_id, (_too_large(batch), named, reason))
     text += f": {named}"
     return _api_exception(batch, code, node_id, (text, reason, hint))
@@ -170,7 +170,7 @@ def _api_exception(
 
 
 def joined(parts: Iterable[str | None]) -> str:
-    """Join the non-empty parts to one sentence."""
+    """Return the non-empty parts, joined with semicolons."""
     return "; ".join(part for part in parts if part)
 
 
@@ -186,10 +186,11 @@ def error_of_expired_batch(
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option and its value; throttle: a note that a node throttles this client, empty if
-    no node does; where: the leader of the partition, empty if unknown. refusal: the error if
-    authentication between the leader and this client failed, otherwise None. The returned error has
-    its class. prerequisite_error: the last error of a request that had to succeed before the batch
-    could be sent, such as InitProducerId; None without one.
+    no node does; where: a note on the partition's leader, or why no leader is known. refusal: the
+    error if authentication between the leader and this client failed, otherwise None. The returned
+    error has the class of `refusal`, or else is a TimeoutException. prerequisite_error: the last
+    error of a request that had to succeed before the batch could be sent, such as InitProducerId;
+    None if there was no such error.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     is_in_flight = batch.state is BatchState.IN_FLIGHT

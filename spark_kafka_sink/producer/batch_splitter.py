@@ -1,8 +1,9 @@
-"""Replace a batch that is too large for its topic by smaller batches (`RecordAccumulator.split`).
+"""Replace a batch that is too large for its topic with smaller batches.
 
 The encoded records are decoded and encoded again, because the offset deltas of each part start at
 0. Headers stay encoded. A batch is only split after a broker rejected it, so the cost does not
-matter. The accumulator queues the parts, and `Sequences` puts the parts in the place of the batch.
+matter. `RecordAccumulator.split` queues the parts, and `Sequences.replace` replaces the batch with
+them.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ def split_records(
 
 
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Divide the records of a compressed batch, at least two, among two or more new batches.
+    """Divide the records of a compressed batch among two or more new batches.
 
-    The parts are sealed, and have the age, the attempts and the spans of the batch. They divide the
-    batch's sequence numbers among themselves. If the batch may have been written, each part is
-    marked as possibly written, too.
+    The batch must contain at least two records. The parts are sealed. Each part gets the age and
+    the number of attempts of the batch. The spans and the sequence numbers of the batch are divided
+    among the parts. If the batch may have been written, each part is marked as possibly written.
     """
     origin = batch.origin
     if batch.is_unanswered and not batch.is_in_doubt:

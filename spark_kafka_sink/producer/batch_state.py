@@ -1,9 +1,9 @@
 """The states of a batch, as one table: a state and an event give the next state and an action.
 
-`ProducerBatch` has a method for each event, which returns the action. Its callers perform the
-action, because the queues, sequences and memory are theirs. An event that is not in the table for a
-state is a bug: it raises IllegalStateException and changes nothing. The diagram in
-docs/contributing/states.md is made from the table.
+`ProducerBatch` has a method for each event. The method returns the action, and its caller performs
+the action, because `ProducerBatch` does not know the queues, the sequences and the memory. An event
+that is not in the table for a state is a bug: it raises IllegalStateException and changes nothing.
+The diagram in docs/contributing/states.md is generated from the table.
 
 ::
 
@@ -16,9 +16,9 @@ docs/contributing/states.md is made from the table.
          └─────────────────┴───────────────────│─┴────────────────> FAILED
                                        abandon └──> ABANDONED ─late──^
 
-In the state ABANDONED, the batch has failed for the user, but a broker still has the request and
-may write the batch. So the batch keeps its sequence until the response comes or the connection
-breaks. It also keeps its memory, because the request may still be sent from there.
+In the state ABANDONED, the error was reported to the user, but the request is still in flight and a
+broker may write the batch. So the batch keeps its sequence until the response arrives or the
+connection breaks. It also keeps its memory, because the request may not be completely sent yet.
 """
 
 from __future__ import annotations

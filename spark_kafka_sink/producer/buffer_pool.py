@@ -1,8 +1,8 @@
 """BufferPool: the number of free bytes of buffer.memory, and the queue of calls that wait for them.
 
-It only counts bytes. The rows themselves are in batches; the Java client's BufferPool also keeps
-buffers, which Python does not need. It has no lock and no clock: the caller of each method holds
-the producer's lock, and waits without the lock.
+The pool only counts bytes, while the rows themselves are in batches. (The Java client's BufferPool
+also keeps buffers for reuse, which Python does not need.) It has no lock and no clock: the caller
+of each method holds the producer's lock, and waits without the lock.
 
 A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
 batches, the accumulator charges the memory that the batches keep, and the call releases the
@@ -30,12 +30,13 @@ class PendingAppend:
     """Rows that are being put into batches (a slice of columns or a chunk), and their resources.
 
     The resources must be released even if the caller is interrupted (Ctrl-C). So each resource is
-    recorded here before it is taken, or in the same change; releasing it twice does no harm.
+    recorded here before it is taken, or so soon that no interrupt can come in between. Releasing a
+    resource twice does no harm.
 
     size_bytes: the reserved bytes of buffer.memory, 0 before the reservation and after the release;
     partitions: the partitions whose open batches are held; full: the batches that this call must
-    compress, which are not sent before that; is_in_batches: whether the rows are in batches (all
-    rows are, or no row is).
+    compress before they can be sent; is_in_batches: whether the rows were put into batches (either
+    all of them or none).
     """
 
     __slots__ = ("full", "is_in_batches", "partitions", "size_bytes")
@@ -51,8 +52,8 @@ class BufferPool:
     """The free memory of one producer.
 
     available_bytes: the free bytes, negative while batches keep more than was reserved for them.
-    draining_bytes: the bytes that sealed batches on their way to a broker will free. room_bytes:
-    the number of bytes that should be free.
+    draining_bytes: the bytes that will be free when the batches in flight are done. room_bytes: if
+    fewer bytes than this are free or will soon be free, memory is short.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -75,16 +76,17 @@ class BufferPool:
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:
         """Reserve bytes for a call; return False if it must wait for memory or for earlier calls.
 
-        A call for more than buffer.memory is only granted when all memory is free. If the first
-        waiting call asks for more bytes than usual, room_bytes becomes that size. When room_bytes
-        grows, the I/O thread must check which batches to send.
+        A call for more than buffer.memory is only granted when all memory is free. If the call does
+        not have to wait for earlier calls, room_bytes becomes `size_bytes`, but at least a quarter
+        of buffer.memory. When room_bytes grows, the I/O thread must check which batches to send.
         """
         if self._waiting and self._waiting[0] is not pending:
             return False
         self.room_bytes = max(int(self.total_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.total_bytes:
             return False
-        # No function call between these two statements: an interrupt (Ctrl-C) could come in it.
+        # No function is called between these two statements, because an interrupt (Ctrl-C) could
+        # come in it.
         self.available_bytes -= size_bytes
         pending.size_bytes = size_bytes
         return True
@@ -99,7 +101,7 @@ class BufferPool:
         self._waiting.append(pending)
 
     def stop_waiting(self, pending: PendingAppend) -> None:
-        """Remove a call from the queue of waiting calls, if it waits."""
+        """Remove a call from the queue of waiting calls, if it is there."""
         if pending in self._waiting:
             self._waiting.remove(pending)
 

@@ -38,7 +38,7 @@ from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # A broker rejects a batch while it verifies a batch of another producer in the same transaction.
 # These are the shortest and the longest wait, in seconds, before the rejected batch is sent again.
-# With them, 100 producers have all written their first batches after a fifth of a second.
+# With these waits, all of 100 producers have written their first batch after 0.2 s.
 _CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
@@ -51,7 +51,7 @@ class BatchTransaction(Protocol):
 
     @property
     def may_renumber(self) -> bool:
-        """Whether batches may be numbered from 0 again if a broker has forgotten the producer."""
+        """Whether batches may be renumbered from 0 if a broker no longer knows the producer."""
 
     def reads_back(self, batch: ProducerBatch) -> bool:
         """Return whether an acknowledged batch must be compared with the batch in the log."""
@@ -76,10 +76,10 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches, and keeps the finished batches until `take_done`.
+    """Completes batches, and keeps the finished batches until `take_done` is called.
 
     fatal_error: the error after which the producer cannot continue, None if there is no such error.
-    node_troubles: why a node has no connection, for each node that lost it or never had one.
+    node_troubles: for each node that lost its connection or never had one, the reason.
     """
 
     def __init__(
@@ -104,8 +104,7 @@ class BatchCompletion:
         self._random = random
         self._done: list[ProducerBatch] = []
         self.node_troubles: dict[int, str] = {}
-        # The error of each node with which authentication failed since its last connection was
-        # ready.
+        # By node: the authentication error since the last time that its connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
         # For messages: for how long (in seconds) a node throttles this client, and until when.
         self._throttles: dict[int, tuple[float, float]] = {}
@@ -119,7 +118,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: BatchTransaction | None,
     ) -> None:
-        """Use other sequences and another transaction from now on; None for no transaction."""
+        """Replace the sequences and the transaction; None if batches now have none."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
@@ -164,7 +163,7 @@ class BatchCompletion:
         """Complete a batch according to the broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
             if answer.error_code == codes.NONE and batch.origin is not None:
-                # A broker that has the original batch accepts none of its parts as new.
+                # If the broker had written the original batch, it would reject the part.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
@@ -196,8 +195,8 @@ class BatchCompletion:
 
         was_sent: whether the batch may have reached the broker in this attempt.
         """
-        # Request metadata even if the batch has failed for the user already, because other batches
-        # of the partition follow.
+        # Request metadata even if the failure was reported to the user already, because the next
+        # batches of the partition need it.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -219,7 +218,7 @@ class BatchCompletion:
     def _decide(
         self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
     ) -> Decision:
-        """Return what to do with a batch in flight that is not known to be written."""
+        """Return what to do with a batch in flight whose attempt failed with the error `code`."""
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
@@ -242,7 +241,7 @@ class BatchCompletion:
     # -- actions ----------------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Replace a batch by smaller batches to send, without counting an attempt."""
+        """Replace a batch with smaller batches to send. This does not count as an attempt."""
         parts = self._accumulator.split(batch)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
@@ -259,7 +258,7 @@ class BatchCompletion:
         *,
         is_unanswered: bool,
     ) -> None:
-        # If the metadata has a newer leader already, there is no need to wait (KIP-951).
+        # If the metadata already contains a newer leader, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         transactions = self._transactions
         is_concurrent = transactions is not None and transactions.is_concurrent(
@@ -334,7 +333,7 @@ class BatchCompletion:
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
-        """Free the memory and the sequence of an abandoned batch whose request has ended."""
+        """Free the memory and sequence of an abandoned batch that is no longer in flight."""
         self._end(batch, batch.late(), succeeded=succeeded)
 
     def _end(self, batch: ProducerBatch, ends: BatchAction, *, succeeded: bool) -> None:
@@ -359,7 +358,7 @@ class BatchCompletion:
     def _fail_transaction(
         self, batch: ProducerBatch, error: KafkaException, action: Action
     ) -> None:
-        """Make it impossible to commit the transaction of the batch, if there is one."""
+        """Record the failure, so that the batch's transaction, if any, cannot be committed."""
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 
@@ -389,9 +388,9 @@ class BatchCompletion:
 
 
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Return whether the log certainly has no batch with this sequence, despite earlier attempts.
+    """Return whether the error `code` proves that no earlier attempt wrote the batch.
 
-    A broker recognises a batch that it has written, unless retention has deleted the batch.
+    If one had, the broker would recognise the batch, unless retention has deleted it.
     """
     if code == codes.UNKNOWN_PRODUCER_ID:
         return answer is not None and answer.log_start_offset != -1
@@ -416,7 +415,7 @@ def _decide_in_transaction(
     sequences: Sequences,
     transactions: BatchTransaction,
 ) -> Decision:
-    """Return what to do in a transaction with a batch whose sequence a broker rejected."""
+    """Return what a producer in a transaction does with a batch whose sequence was rejected."""
     if transactions.gives_up:
         return Decision.GIVE_UP
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -459,7 +458,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """What was delivered to each partition, and the first delivery error not raised yet."""
+    """What was delivered to each partition, and the first error that was not raised yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
@@ -468,8 +467,8 @@ class Deliveries:
     def add(self, batch: ProducerBatch) -> None:
         """Count a batch that succeeded or failed."""
         if batch.error is not None:
-            # Span owners are notified about failures of their records. `error` is for other
-            # records.
+            # The owner of a span is notified about failures of its records. `error` is for the
+            # records without an owner.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return

@@ -1,4 +1,4 @@
-"""DeliveryProgress: how far a producer is, and what it waits for, while it sends."""
+"""DeliveryProgress: what a producer has delivered so far, and what it waits for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class DeliveryProgress(NamedTuple):
 
     records, bytes: acknowledged records, and their size before compression. pending: records that
     are in batches and not acknowledged. throttled: for how many seconds each node still throttles
-    this client. retried: for each node, the number of batches that are sent again to it.
-    unreachable: why a node has no connection, for each node that is needed. awaited: what else
-    calls and batches wait for, such as the metadata of a topic, with the brokers' last error about
-    it, "" if there is none.
+    this client. retried: for each node, the number of unfinished batches with a failed attempt.
+    unreachable: for each needed node without a connection, the reason. awaited: what else calls and
+    batches wait for, such as the metadata of a topic. Each value is the last error about it, or ""
+    if there is none.
     """
 
     records: int
@@ -48,10 +48,10 @@ def delivery_progress(
     """Return the progress of a producer. The caller holds its lock.
 
     topic_waits: the topics of each call that waits for metadata. prerequisite: returns what the
-    batches of a partition lack ("" for nothing) before they can be sent, and the last error about
-    it. throttled: as in the result. troubles: why a node has no connection, for each node without
-    one. A node is needed if it leads the partition of an unfinished batch. If there is no such node
-    and no connection, every node counts as needed.
+    batches of a partition still need before they can be sent ("" for nothing), and the last error
+    about it. throttled: as in the result. troubles: for each node without a connection, the reason.
+    A node is needed if it leads the partition of an unfinished batch. If there is no such node and
+    no connection, every node counts as needed.
     """
     retried: Counter[int] = Counter()
     needed = set()
@@ -59,7 +59,7 @@ def delivery_progress(
     leaderless: dict[TopicPartition, None] = {}
     awaited: dict[str, str] = {}
     for topics in topic_waits:
-        # If all are known, the call waits for topics to have more partitions.
+        # If all topics are known, the call waits until topics get more partitions.
         unknown.update(dict.fromkeys([t for t in topics if metadata.topic(t) is None] or topics))
     for batch in accumulator.incomplete:
         topic_partition, node_id = batch.topic_partition, batch.node_id

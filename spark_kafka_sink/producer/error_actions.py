@@ -3,8 +3,8 @@
 The rules are those of Sender and TransactionManager of the Java client (4.2). `error_action` looks
 the code up in the rules of the request. If there is no rule, a retriable code is retried, and any
 other code ends the batch, the transaction or the producer, depending on the kind of producer. The
-callers perform the action: they know how often a batch was tried, and which sequence a broker
-should expect.
+callers perform the action, because they know how often a batch was sent, and which sequence a
+broker should expect.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def error_action(code: int, call: Call, kind: ProducerKind) -> Action:
     if call is Call.PRODUCE:
         return _produce_action(code, kind)
     if kind is ProducerKind.IDEMPOTENT:
-        # An idempotent producer asks any broker for an id, and has no transaction to abort.
+        # An idempotent producer requests its id from any broker, and has no transaction to abort.
         return Action.RETRY if error_code(code).retriable else Action.FATAL
     known = _RULES[call].get(code)
     if known is not None:

@@ -1,8 +1,7 @@
 """Check whether a broker is new enough for rows that are written with the given options.
 
-A producer checks this for each batch, with the API versions of the connection. The driver has a
-connection before there are rows, and makes the same checks here (`check_feature_level`), with the
-same messages.
+A producer checks this for each batch, with the API versions of the connection. The driver makes the
+same checks before there are rows (`check_feature_level`), with the same messages.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def produce_version(versions: NodeApiVersions) -> int:
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
-        return NEWEST_PRODUCE  # the connection rejects the request, with a reason
+        return NEWEST_PRODUCE  # the connection will reject the request and explain why
 
 
 def magic(version: int) -> int:
@@ -83,7 +82,7 @@ def check_old_format(
 def no_producer_id(
     code: int, reason: str, node_id: int | None = None, hint: str | None = None
 ) -> ApiException:
-    """Return the error for a cluster, or a node of it, that assigned no producer id."""
+    """Return the error that is raised if a cluster, or a node of it, assigned no producer id."""
     message = f"no producer id was assigned: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
@@ -97,7 +96,9 @@ def no_producer_id(
 def check_feature_level(
     name: str, versions: NodeApiVersions, config: ProducerConfig, *, has_headers: bool
 ) -> None:
-    """Raise the ApiException that a producer would get from the broker `name`.
+    """Raise an ApiException if the broker `name` is too old for rows written with `config`.
+
+    A producer would fail with the same class of exception when it sends the rows.
 
     versions: the API versions of the broker; has_headers: whether the rows have headers.
     """

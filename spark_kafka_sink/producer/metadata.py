@@ -1,12 +1,12 @@
 """ClusterMetadata: the brokers, and the leader of each partition, from the latest response.
 
-This module has the metadata, the topics in use, and the time of the next request. It sends nothing:
-the sender sends `request` and passes the response to `update`.
+This module stores the metadata and the topics in use, and computes the time of the next request. It
+sends nothing: the sender sends the result of `request`, and passes the response to `update`.
 
 A request is due when metadata turned out to be stale (`request_update`), or after
 metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
 back-off grows while attempts fail or responses contain nothing new (KIP-580). A new topic is
-requested at once. That request contains the other topics only if their metadata is stale. A topic
+requested at once. That request contains the known topics only if their metadata is stale. A topic
 that is unused for metadata.max.idle.ms is dropped (KIP-526). (Metadata and ProducerMetadata of the
 Java client.)
 """
@@ -69,7 +69,7 @@ def newer(
     ClusterMetadata.update.
     """
     if before is not None and answer.topic_id not in (ZERO_UUID, before.topic_id):
-        before = None  # deleted and recreated: its epochs start again
+        before = None  # the topic was deleted and recreated, so its epochs start again
     size = len(answer.partitions)
     leaders, epochs = [NO_NODE] * size, [NO_LEADER_EPOCH] * size
     has_news = False
@@ -111,11 +111,11 @@ RELIABLE_EPOCHS_SINCE: Final = 9
 class _Topic:
     """The state of one topic in use.
 
-    idle_at: the time at which the topic will have been unused for metadata.max.idle.ms. known: the
-    topic's metadata, None before the first response and while brokers return an error for the
-    topic. error: the code of that error. before_error: the metadata before the error. Its leader
-    epochs show whether the next response without an error is outdated. request: the number of the
-    request whose response last described the topic, 0 if no response has.
+    idle_at: the time of the topic's last use plus metadata.max.idle.ms. known: the topic's
+    metadata, None before the first response and while brokers return an error for the topic. error:
+    the code of that error. before_error: the metadata before the error. Its leader epochs show
+    whether the next response without an error is outdated. request: the number of the latest
+    request whose response contained the topic, 0 if there is none.
     """
 
     idle_at: float
@@ -125,10 +125,10 @@ class _Topic:
     request: int = 0
 
     def refused(self, code: int) -> None:
-        """Replace the topic's metadata by a broker's error.
+        """Replace the topic's metadata with a broker's error.
 
-        If brokers send no topic ids, the metadata before the error is not kept: after the topic is
-        recreated, a response about it would look older than that metadata.
+        If brokers send no topic ids, the metadata before the error is not kept. Otherwise, if the
+        topic is recreated, its new and lower leader epochs would look older than that metadata.
         """
         self.error = code
         if self.known is not None and self.known.topic_id != ZERO_UUID:
@@ -147,7 +147,8 @@ class _Topic:
 class _RequestInFlight:
     """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    If the topics were forgotten meanwhile, `topics` is empty: the response updates no topic.
+    If the topics were forgotten after it was sent, `topics` is empty, and the response updates no
+    topic.
     """
 
     number: int
@@ -243,8 +244,8 @@ class ClusterMetadata:
     def request_update(self) -> int:
         """Request the metadata of all topics again soon, because some of it was stale.
 
-        Return the number of the last request so far. Its response may be older than this call, so
-        only responses to requests with higher numbers are certainly new.
+        Return the number of the last request so far. Its response may have been sent before this
+        call, so only responses to requests with higher numbers are certainly newer than the call.
         """
         self._needs_update = True
         return self._requests
@@ -267,12 +268,12 @@ class ClusterMetadata:
         return None if topic is None else topic.known
 
     def last_request_about(self, name: str) -> int:
-        """Return the number of the request whose response last described a topic, 0 if none has."""
+        """Return the number of the latest request whose response contained a topic, 0 if none."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
+        """Return a topic's id, all zeros if it is unknown or not sent (before Metadata 10)."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
@@ -343,7 +344,7 @@ class ClusterMetadata:
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
     def request(self, now: float) -> MetadataRequest | None:
-        """Return the request that is due, which is in flight from now on; None if none is due."""
+        """Return the request that is due, or None. A returned request counts as in flight."""
         if not self._topics or now < self.next_update_at():
             return None
         expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s
@@ -364,8 +365,8 @@ class ClusterMetadata:
     def failed(self, now: float, error: KafkaException | None = None) -> None:
         """Record that the request in flight got no response; it is repeated after a wait.
 
-        error: set if a retry cannot help; callers that wait for a topic get the error
-        (`take_error`).
+        error: set if a retry cannot help. Callers that wait for a topic get this error from
+        `take_error`.
         """
         if self._in_flight is None or self._in_flight.topics:
             self._fatal_error = error or self._fatal_error
@@ -382,7 +383,7 @@ class ClusterMetadata:
         self._failed_attempts += 1
 
     def _rebootstrap(self, now: float) -> None:
-        """Forget the brokers, so that the bootstrap servers are asked; topics are kept."""
+        """Forget the brokers, so that the next request goes to a bootstrap server; keep topics."""
         self.nodes = {}
         self.rebootstraps += 1
         self._needs_update = True
@@ -393,10 +394,10 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Store a response. If it lists no brokers, it counts as no response.
+        """Store a response. A response that lists no brokers counts as no response.
 
-        A broker that is starting lists no brokers. reliable_epochs: False before version 9 of
-        Metadata, when a broker may return an epoch that belongs to another leader (KAFKA-9212).
+        A broker that is starting sends such responses. reliable_epochs: False before version 9 of
+        Metadata, because brokers may then return the epoch of a different leader (KAFKA-9212).
         """
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._not_answered(now)

@@ -2,10 +2,10 @@
 
 The keys are hashed in parallel, word by word: first word 0 of every key, then word 1 of every key
 that has one, and so on. If all keys have the same length, which is the usual case, their words are
-at equal distances. Otherwise the keys are sorted by length, longest first, so that the keys with
-words left are always a prefix, and each step is a few numpy operations on that prefix. When fewer
-than `_VECTOR_ROWS` keys have words left (one key may be a megabyte), these keys are finished one by
-one with Python integers, which is faster than numpy for so few keys.
+at equal distances. Otherwise the keys are sorted by length, longest first. The keys with words left
+are then always a prefix, and each step is a few numpy operations on that prefix. If fewer than
+`_VECTOR_ROWS` keys have words left (one key may be a megabyte), the rest of each of these keys is
+hashed with Python integers, which is faster than numpy for so few keys.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _mix_words(
 
 
 def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
-    """Return the index of one word in each key; a slice if the distances are equal."""
+    """Return the index of one word in each key, as a slice if the distances are equal."""
     if not distance:
         return starts + later
     return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)

@@ -1,6 +1,6 @@
 """Choose the partition of each row: from the partition column, from the key, or by the load.
 
-This is the order of precedence, as in the Java client. An explicit partition comes first. A key
+This order is the precedence, as in the Java client. An explicit partition comes first. A key
 goes to ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that
 it keeps its partition during failures (BuiltInPartitioner.partitionForKey). All other rows are
 spread over the available partitions, depending on partitioner.class:
@@ -56,7 +56,7 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads the rows of one topic that have no partition, and no key that chooses one."""
+    """Spreads those rows of one topic whose partition neither a column nor a key determines."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row, int64; sizes: the size of each row in bytes."""
@@ -65,8 +65,9 @@ class Spread(Protocol):
 class StickyPartitioner:
     """Keeps the sticky partition of one topic, and the number of bytes that went to it.
 
-    elsewhere: whether the next partition must be another one, if there is another (UniformSticky);
-    if False, the same partition may be drawn again, with weights from `queue_lengths`.
+    elsewhere: True if the next partition must differ from the current one, if possible
+    (UniformSticky). False if the same partition may be drawn again. The weights of the draw then
+    come from `queue_lengths`.
     """
 
     def __init__(self, random: Random, *, elsewhere: bool = False) -> None:
@@ -188,8 +189,8 @@ class EvenPartitioner:
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
     """Return the ends of the stretches that are shorter than a batch, in bytes from 0 on.
 
-    After the last end, each partition has had a batch. `EvenPartitioner` describes stretches.
-    first_bytes: the total size of the rows in the first slice.
+    At the last end, each partition has had the bytes of a batch. `EvenPartitioner` explains
+    stretches. first_bytes: the total size of the rows in the first slice.
     """
     ends: list[int] = []
     first, had = max(1, first_bytes // partitions), 0
@@ -204,7 +205,7 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 
 
 def _changes(stretches: Int64s, current: int) -> Int64s:
-    """Return how many times the stretch has changed up to each row, since the `current` one.
+    """Return, for each row, how many times the stretch has changed since the `current` one.
 
     Stretches in which no row begins do not count. They are common if rows are larger than
     stretches.
@@ -216,8 +217,8 @@ def _changes(stretches: Int64s, current: int) -> Int64s:
 class RoundRobinPartitioner:
     """Each row goes to the next available partition of one topic; the first row, to a random one.
 
-    So if many producers send few rows each, as Spark tasks may, they do not all send them to the
-    partitions with the lowest numbers.
+    The random start matters if many producers send few rows each, as Spark tasks may. Otherwise,
+    they would all send their rows to the partitions with the lowest numbers.
     """
 
     def __init__(self, random: Random) -> None:
@@ -299,7 +300,7 @@ class Partitioner:
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
-            # time.
+            # time of a 64-bit division.
             of_keys: Int64s = (hashes.astype(np.uint32) % np.uint32(partitions)).astype(np.int64)
             return of_keys
         chosen = np.full(len(sizes), -1) if explicit is None else explicit.copy()
@@ -351,7 +352,7 @@ class GroupedRows:
 def topics_to_spread(
     rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
 ) -> dict[str, TopicMetadata]:
-    """Return the topics that may have rows with no partition, and no key that chooses one.
+    """Return the topics that may have rows whose partition neither a column nor a key determines.
 
     topics: the metadata of each topic in ``rows.topics``.
     """
@@ -431,7 +432,7 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """How long data waits for each node; for partitioner.availability.timeout.ms.
+    """Measures how long data waits for each node, for partitioner.availability.timeout.ms.
 
     Times are seconds. With a timeout of 0, nothing is measured, and no node counts as slow.
     """

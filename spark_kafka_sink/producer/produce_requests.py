@@ -1,7 +1,7 @@
 """ProduceRequests: turns drained batches into a request, and its response into results of batches.
 
 This module determines the form of a Produce request (the version, topics by name or by id, the
-record format of the node), and assigns the partitions of a response to the batches.
+record format of the node), and matches the partitions of a response with the batches.
 `BatchCompletion` determines what an error means for a batch; the sender determines when to send.
 """
 
@@ -80,7 +80,7 @@ class SentBatches:
 class ProduceRequests:
     """Makes Produce requests and reads the responses.
 
-    transactions: the transactions that the batches belong to, None without transactions.
+    transactions: manages the transactions that the batches belong to; None if there are none.
     """
 
     def __init__(
@@ -217,9 +217,10 @@ def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
     """Convert one complete record batch to a message set of format `magic`, 0 or 1.
 
     Batches are always built in format v2. Batches for a broker before 0.11, which are rare, are
-    decoded and encoded again here (RecordsUtil.downConvert of the Java client before 4.0). Fields
-    that the old format does not have cause an error; only timestamps are dropped, because v0 has
-    none. codec: the codec of the batch. Raise the same exceptions as `check_old_format`.
+    decoded and encoded again here (RecordsUtil.downConvert of the Java client before 4.0). If the
+    batch uses a field that the old format lacks, an exception is raised. Only timestamps are
+    dropped silently, because v0 has none. codec: the codec of the batch. Raise the same exceptions
+    as `check_old_format`.
     """
     (read,) = read_log(batch)
     records = read.records(limit_bytes=2**31 - 1)

@@ -1,8 +1,8 @@
-"""ProducerBatch: the records that go to one partition in one record batch, until it has a result.
+"""ProducerBatch: the records that go to a partition in one record batch, and the batch's state.
 
-It has the batch's state, its pieces of encoded records and its header. Everything that happens to a
-batch is an event, and the table in `batch_state` defines the next state. The batch never determines
-*when* it is sealed, sent or retried: the accumulator and the sender do.
+The object contains the batch's state, its pieces of encoded records and its header. Everything that
+happens to a batch is an event, and the table in `batch_state` defines the next state. The batch
+never determines *when* it is sealed, sent or retried: the accumulator and the sender do.
 
 About the pieces: a memoryview keeps its whole buffer alive. So pieces smaller than
 `COPY_BELOW_BYTES` are copied into the batch's own buffer, and larger pieces are referenced. A
@@ -44,9 +44,9 @@ from spark_kafka_sink.wire.primitives import Records
 class SpanOwner(Protocol):
     """An object that gets the results of single records, for example for the futures of rows.
 
-    When a batch is done, the owner of each of its spans is notified. So a row's future gets its
-    offset without a Python object for each row and batch. Records have no span if nobody needs
-    their results one by one (rows of columns without a callback).
+    When a batch is done, the owner of each of its spans is notified. A span covers many rows, so
+    their futures get their offsets although the batch has no Python object for each row. Records
+    have no span if nobody needs their results one by one (rows of columns without a callback).
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -67,12 +67,12 @@ class RecordSpan(NamedTuple):
     records: int
 
 
-# Creates a RecordSpan without running a Python function, in which the caller could be interrupted.
+# Creates a RecordSpan without running Python code, in which the caller could be interrupted.
 _new_span: Callable[[tuple[object, ...]], RecordSpan] = partial(tuple.__new__, RecordSpan)
 
 
 def split_spans(spans: Sequence[RecordSpan], at: int) -> tuple[list[RecordSpan], list[RecordSpan]]:
-    """Divide a batch's spans where the batch is divided: before record `at`, and from `at` on.
+    """Return the spans of the records before record `at`, and those of the records from `at` on.
 
     The offset deltas in the second part count from `at`. A span across the cut is divided in two.
     """
@@ -101,13 +101,13 @@ class RetainedBuffer:
 
 
 def is_worth_keeping(sizes_bytes: Int64s) -> bool:
-    """Return whether large pieces of a buffer should be referenced.
+    """Return whether the large pieces of a buffer should be referenced instead of copied.
 
-    They should if they are at least half of the buffer. Otherwise the buffer stays in memory for a
-    few pieces although most of it was copied, and both the buffer and the copies use memory.
+    They should if they are at least half of the buffer. Otherwise, a few pieces would keep the
+    whole buffer in memory although most of it was copied, and the copies would use memory, too.
     sizes_bytes: the size of each piece.
     """
-    # The method `sum` runs Python code, in which an interrupt of the caller could come.
+    # The method `sum` runs Python code, in which the caller could be interrupted.
     referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
     return 2 * referenced >= int(np.add.reduce(sizes_bytes))
 
@@ -171,7 +171,7 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
-        # The part of copied_bytes that the accumulator counts as about to become free.
+        # The part of copied_bytes that the accumulator counts as soon free.
         self._draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
         # The spans of records with an owner; a split divides them.
@@ -268,7 +268,7 @@ class ProducerBatch:
         copied. owner: notified about the result of each record, None if nobody needs it; first_row:
         see `RecordSpan`. Raise IllegalStateException if the batch accepts no more records.
         """
-        # The same check as in `_handle`, which would be too slow for each partition of each slice.
+        # The same check as in `_handle`. A call of `_handle` for each piece would be too slow.
         if self._state is not BatchState.OPEN:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
@@ -327,7 +327,7 @@ class ProducerBatch:
         self._header = None
 
     def stamp(self) -> Records:
-        """Return the batch with its header, as it is sent; a retry returns the same bytes again."""
+        """Return the batch with its header, as it is sent; a retry sends the same bytes again."""
         self.pack()
         if self._header is None:
             info = BatchInfo(
@@ -419,13 +419,13 @@ class ProducerBatch:
         return action
 
     def abandon(self, error: KafkaException) -> BatchAction:
-        """Record that the batch has failed, in any state in which it is not done."""
+        """Record that the batch has failed. This is allowed in every state that is not final."""
         action = self._handle(BatchEvent.ABANDON)
         self.error = error
         return action
 
     def late(self) -> BatchAction:
-        """Record that no response to an abandoned batch can come any more."""
+        """Record that an abandoned batch got its response, or can no longer get one."""
         action = self._handle(BatchEvent.LATE)
         self.node_id = None
         return action
@@ -444,10 +444,10 @@ class ProducerBatch:
         sequence: int,
         origin: SplitOrigin | None,
     ) -> None:
-        """Make this new batch a part of a split batch, and close it.
+        """Make this new batch a part of a split batch, and seal it.
 
-        sequence: the sequence of its first record, if the split batch has a sequence. origin:
-        whether the split batch may have been written.
+        sequence: the sequence of this part's first record; ignored if the split batch has no
+        sequence. origin: whether the split batch may have been written.
         """
         self.spans = spans
         self.attempts, self.last_error = split.attempts, split.last_error
@@ -484,7 +484,7 @@ class ProducerBatch:
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return the batches that are neither acknowledged nor failed; for a split batch, its parts."""
+    """Return the batches that are not done. A split batch is replaced with its unfinished parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

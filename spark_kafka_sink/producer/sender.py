@@ -2,13 +2,13 @@
 
 `poll` returns the due requests, `handle` takes network events. The caller passes the time to both.
 Neither sends, waits or takes a lock. The sender knows which nodes are ready, and the number of
-Produce requests in flight to each. Other modules have the queues (accumulator), the leaders
+Produce requests in flight to each. Other modules manage the queues (accumulator), the leaders
 (metadata), the sequences (`Sequences`), the transactions (`TransactionManager`), the form of
 Produce requests (`ProduceRequests`), and the result of a batch (`BatchCompletion`).
 
-A Produce request goes to one node, and has at most max.request.size bytes. It has at most one batch
-per partition, so that a retry never changes the order of batches. `build` makes the request outside
-the producer's lock, because it compresses and computes checksums.
+A Produce request goes to one node. Its batches total at most max.request.size bytes; a larger batch
+is sent alone. It contains at most one batch per partition, so that a retry never changes the order.
+`build` makes the request outside the producer's lock, because it compresses batches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SenderConfig:
 class SenderPoll:
     """What is due: complete requests, drained batches for `build`, and nodes to connect to.
 
-    has_news: whether a caller's transactional call may have ended. warnings: messages to log.
+    has_news: whether an awaited transactional call may have ended. warnings: messages to log.
     """
 
     requests: list[ClientRequest] = field(default_factory=list)
@@ -129,8 +129,8 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
-        # While the producer is in a joined transaction: the sequences and producer id requests that
-        # it uses again afterwards.
+        # Set while the producer is in a joined transaction: the sequences and the producer id
+        # requests that it uses again after the transaction.
         self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
         self._rebootstraps = 0
         self._ready: set[int] = set()
@@ -142,7 +142,7 @@ class Sender:
     def progress(
         self, deliveries: Deliveries, topic_waits: Iterable[Collection[str]], now: float
     ) -> DeliveryProgress:
-        """Return how far the producer is. deliveries, topic_waits: as in `delivery_progress`."""
+        """Return the progress. deliveries, topic_waits: as in `delivery_progress`."""
         throttles = self._throttled_until.items()
         return delivery_progress(
             self.accumulator,
@@ -156,7 +156,7 @@ class Sender:
         )
 
     def last_error(self) -> KafkaException | None:
-        """Return an error for which a request or a batch is sent again, None if there is none."""
+        """Return the last error of a request or batch that is retried, None if there is none."""
         requests = self._producer_id if self._transactions is None else self._transactions.queue
         error = None if requests is None else requests.last_error
         return error or next(
@@ -164,7 +164,7 @@ class Sender:
         )
 
     def _prerequisite(self, topic_partition: TopicPartition) -> tuple[str, KafkaException | None]:
-        """Return what a partition's batches lack ("" for nothing), and why they have not got it."""
+        """Return what a partition's batches wait for ("" for nothing), and the last error."""
         if self._transactions is not None:
             queue = self._transactions.queue
             waits = not self._transactions.has(topic_partition) and (queue.is_busy or queue.waiting)
@@ -176,7 +176,7 @@ class Sender:
     # -- a joined transaction ---------------------------------------------------------------------
 
     def join(self, joined: JoinedTransaction) -> None:
-        """Send batches in a transaction that another process has begun, from now on.
+        """From now on, send batches in a transaction that another process has begun.
 
         Raise IllegalStateException if batches are unfinished, or if the producer has a
         transactional.id.
@@ -237,7 +237,7 @@ class Sender:
             requests=requests,
             drained=drained,
             connect=connect,
-            # A partition may have another batch to send.
+            # Poll again at once: a partition may have a further batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
             warnings=self.completion.take_warnings(),

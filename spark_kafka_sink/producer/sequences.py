@@ -10,25 +10,26 @@ following rules apply to each partition:
 - Until the first acknowledgement of an epoch, only one batch is in flight. A broker may accept any
   first sequence; if the first batch were rejected and the second accepted, the first batch could
   never follow.
-- While a broker may still write an expired batch, no new batch is sent, because the expired batch's
-  sequence may or may not be missing (hasUnresolvedSequence).
-- All batches in flight are at one broker. After a leader change, the old leader must answer all of
-  them before the new leader gets more.
+- While a broker may still write an expired batch, no new batch is sent, because it is unknown
+  whether the expired batch's sequence is missing in the log (hasUnresolvedSequence).
+- All batches in flight are at one broker. After a leader change, the new leader gets no further
+  batches until the old leader has responded to all of them.
 
-When a gap is certain (KIP-360), the partition waits until no broker has a request with one of its
-batches. Then the client bumps the epoch by one and numbers the partition's batches again from 0.
-Other partitions change to the new epoch as soon as they have nothing in flight.
+When it is certain that a sequence is missing in the log (a gap, KIP-360), the partition waits until
+none of its batches is in flight. Then the client bumps the epoch by one and numbers the partition's
+batches again from 0. Other partitions change to the new epoch as soon as they have nothing in
+flight.
 
-A batch behind the gap whose response was lost may have been written. With another number, a broker
-would write it a second time. So it is first retried with its old number. If the broker recognises
-it, it was written. If the broker rejects it because of the gap, neither it nor any later batch was
-written, and they can be numbered again. This is no proof for the parts of a batch that was split
-after its response was lost: a broker that has written the complete batch rejects each part with the
-same error. So a part that is rejected with this error fails.
+If the response to a batch behind the gap was lost, the batch may have been written. With a new
+number, a broker would write it a second time. So it is first retried with its old number. If the
+broker recognises it, it was written. If the broker rejects it because of the gap, neither it nor
+any later batch was written, and they can be numbered again. For a part of a batch that was split
+after its response was lost, this error proves nothing: a broker that has written the complete batch
+rejects each part with the same error. So a part that is rejected with this error fails.
 
 The epochs of a transactional producer come from its coordinator: `adopt` sets them between two
-transactions, and a gap ends the transaction. There is one exception: if a broker has forgotten the
-producer, the partition's batches are sent again from 0 in the same epoch.
+transactions, and a gap fails the transaction. There is one exception: if a broker no longer knows
+the producer, the partition's batches are sent again from 0 in the same epoch.
 
 TxnPartitionMap, TxnPartitionEntry and hasUnresolvedSequence are names in the Java client.
 """
@@ -116,7 +117,7 @@ class Sequences:
     def unconfirm(self) -> None:
         """Allow only one batch in flight per partition until the next acknowledgement.
 
-        A topic may have been deleted and recreated, and then its broker accepts any first sequence.
+        This is necessary if a topic may have been recreated. Its broker accepts any first sequence.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
@@ -163,7 +164,7 @@ class Sequences:
         known.is_confirmed = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Replace a split batch by its parts, which together have the batch's sequences."""
+        """Replace a split batch with its parts, which together use the batch's sequences."""
         in_flight = self._partitions[batch.topic_partition].in_flight
         place = in_flight.index(batch)
         in_flight[place : place + 1] = parts
@@ -198,8 +199,8 @@ class Sequences:
         """Renumber the batches of partitions that need it, unless a broker may still write one.
 
         If all these partitions still have an older epoch than the producer, they change to the
-        producer's epoch. Otherwise the epoch is bumped. After the last epoch, a new producer id is
-        needed, which the sender then requests.
+        producer's epoch. Otherwise the epoch is bumped. If it is the largest epoch, the producer id
+        is dropped instead, and the sender requests a new one.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:
@@ -268,9 +269,9 @@ class ProducerIdRequests:
         return not self._sequences.has_producer_id
 
     def due(self, now: float) -> InitProducerIdRequest | None:
-        """Return the request if it is due; it counts as sent from now on.
+        """Return the request, or None if it is not due. A returned request counts as sent.
 
-        The caller calls this only while batches wait to be sent.
+        This must be called only while batches wait to be sent.
         """
         if not self.is_needed or self._in_progress or now < self._not_before:
             return None
@@ -278,7 +279,7 @@ class ProducerIdRequests:
         return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
 
     def next_due_at(self) -> float:
-        """Return the time before which `due` returns no request."""
+        """Return the earliest time at which `due` may return a request."""
         return self._not_before
 
     def answered(

@@ -33,7 +33,7 @@ Buffer = bytes | bytearray | memoryview
 RECORD_BATCH_OVERHEAD: Final = 61
 NO_SEQUENCE: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
-# A control batch has one record, of a few bytes. Brokers do not compress it.
+# A control batch contains one record of a few bytes. Brokers do not compress it.
 MAX_CONTROL_BYTES: Final = 64 * 1024
 
 _MAGIC: Final = 2
@@ -129,7 +129,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_log_append_time(self) -> bool:
-        """Whether max_timestamp_ms is the time of every record (LogAppendTime)."""
+        """Whether max_timestamp_ms is the timestamp of every record (LogAppendTime)."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
 

@@ -1,11 +1,11 @@
 """Columns of records in the form that the encoder reads.
 
-Arrow has four types for bytes (string, binary and their large_ forms), array slices and null
-bitmaps. A `BinaryColumn` represents all of them in the same way: a view of the bytes, int64
-offsets, and a mask of the rows that are not null. Only the offsets are copied.
+Arrow has four types for bytes (string, binary and their large_ forms), and an array can be a slice
+and have a null bitmap. A `BinaryColumn` represents all of them in the same way: a view of the
+bytes, int64 offsets, and a mask of the rows that are not null. Only the offsets are copied.
 
 Arrow and Spark accept any bytes in strings, for example in `CAST(X'FF' AS STRING)`. Kafka's text
-fields are UTF-8, and many readers fail on invalid UTF-8. `valid_utf8` replaces invalid bytes by
+fields are UTF-8, and many readers fail on invalid UTF-8. `valid_utf8` replaces invalid bytes with
 U+FFFD. Java's ``new String(bytes, UTF_8)`` makes the same number of replacement characters.
 """
 
@@ -191,8 +191,8 @@ class Rows:
         )
 
 
-# Half of a surrogate pair in UTF-8. Its last byte may be missing. Java replaces it by one U+FFFD,
-# Python by one per byte.
+# Half of a surrogate pair in UTF-8. Its last byte may be missing. Java replaces it with one U+FFFD,
+# Python with one per byte.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 

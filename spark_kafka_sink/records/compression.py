@@ -1,4 +1,4 @@
-"""Compress records by Kafka's four codecs, in the framing that brokers and all clients can read.
+"""Compress records with Kafka's four codecs, in the framing that brokers and all clients can read.
 
 gzip: one member. snappy: the xerial stream, 32 KiB blocks after a 16-byte header. lz4: a frame of
 independent 64 KiB blocks without checksum or content size, with the same header bytes that Java
@@ -40,7 +40,7 @@ class Codec:
     compress: Compress | None
 
     def __call__(self, pieces: Sequence[Buffer]) -> tuple[Buffer, ...]:
-        """Return the pieces compressed as one block, or the same pieces if the codec is none."""
+        """Return the pieces compressed as one block. The codec `none` returns them unchanged."""
         return tuple(pieces) if self.compress is None else (self.compress(pieces),)
 
 
@@ -137,7 +137,7 @@ class CompressionRatioEstimator:
 
     If the ratio of a batch is higher than the estimate, the estimate rises at least to that ratio,
     as in Java's CompressionRatioEstimator. If the ratio is lower, the estimate falls by half of the
-    difference, while Java lowers it by at most 0.005 for each batch.
+    difference. (In Java, it falls by at most 0.005 per batch.)
     """
 
     def __init__(self) -> None:

@@ -115,11 +115,11 @@ class DecodedRecords:
 class RecordFields:
     """Records as columns of equal length. The headers are not decoded yet.
 
-    The other fields are the same as in `DecodedRecords`. header_starts: the position at which the
-    headers of each record begin, int64. ends: the position at which the headers of each record end,
-    which is the end of the record, int64. Positions are counted from the start of the records
-    section. copied_bytes: a key or a value of more bytes is not copied. If there is only one
-    header, the same is true for its key and its value.
+    header_starts: the position at which the headers of each record begin, int64. ends: the position
+    at which the headers of each record end, which is the end of the record, int64. Positions are
+    counted from the start of the records section. copied_bytes: a key or a value of more bytes is
+    not copied. If there is only one header, the same is true for its key and its value. The other
+    fields are the same as in `DecodedRecords`.
     """
 
     offsets: Int64s
@@ -141,13 +141,14 @@ def decode_parts(
 ) -> Iterator[DecodedRecords]:
     """Decode `count` records that fill `section`, in parts. Yield one part at least.
 
-    part_bytes: about the memory that one part may take, 1 or more. A part has at least one record,
-    unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key or a value
-    that is larger than `part_bytes` is not copied: it keeps `section` alive. If that record has
-    only one header, the same is true for the header's key and value; several headers are copied.
-    limit_bytes: the memory that `section` and the headers of one record may take together, if these
-    headers take more than `part_bytes`. Raise CorruptRecordException at the first part that is
-    invalid or takes more. If `count` is wrong, raise it before the last part.
+    part_bytes: the approximate memory that one part may take, 1 or more. A part contains at least
+    one record, unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key
+    or a value that is larger than `part_bytes` is not copied, but is a view that keeps `section`
+    alive. If that record has only one header, the same is true for the header's key and value;
+    several headers are copied. limit_bytes: if the headers of a record take more than `part_bytes`,
+    they and `section` together may take this much memory. Raise CorruptRecordException at the first
+    part that is invalid or exceeds this limit. If `count` is wrong, raise it instead of yielding
+    the last part.
     """
     position = decoded = 0
     while True:
@@ -241,10 +242,10 @@ def _record_positions(section: memoryview, position: int, part_bytes: int) -> tu
     """Return the positions of each record's attributes and of each record's end, int64.
 
     position: where the first record begins. part_bytes: the memory that the records may take. Half
-    of it is for their keys, values and headers. A record that is larger than this half is returned
-    alone.
+    of it is for their keys, values and headers. A record that is larger than this half is the only
+    one returned.
     """
-    # An array takes 8 bytes per position, a list takes 40.
+    # An array takes 8 bytes per position, a list would take 40.
     starts, ends = array("q"), array("q")
     end = len(section)
     part_end = min(end, position + part_bytes // 2)
@@ -260,7 +261,7 @@ def _record_positions(section: memoryview, position: int, part_bytes: int) -> tu
             size, position = (size >> 1) ^ -(size & 1), position + 2
         else:
             size, position = read_varint(section, position, end)
-        # Smaller records would take far more memory here than in the section.
+        # Smaller records are invalid, and would take far more memory here than in the section.
         if size < _SMALLEST_RECORD_BYTES:
             raise corrupt(f"a record has {size} bytes: expected at least {_SMALLEST_RECORD_BYTES}")
         start = position
@@ -301,7 +302,7 @@ def gather(
     """Return ``section[start:stop]`` of each row as a binary array, null where `valid` is False.
 
     The rows must be in ascending order in `section`. There may be other bytes between two rows.
-    copied_bytes: a single row that is larger is not copied; it keeps `section` alive.
+    copied_bytes: a single row that is larger than this is not copied, and keeps `section` alive.
     """
     rows = len(starts)
     if not rows:
@@ -323,7 +324,8 @@ def _headers(
     """Return the headers of all records, and the position after each record's headers."""
     if not counts.any():
         return no_headers(len(counts)), positions
-    # An array takes 20 bytes per header, a list of tuples 200. Headers can be as small as 2 bytes.
+    # An array takes 20 bytes per header, a list of tuples would take 200. A header can be as small
+    # as 2 bytes.
     spans = array("i")
     following = positions.copy()
     for row in np.flatnonzero(counts).tolist():

@@ -5,8 +5,9 @@ gigabytes. Each codec is therefore read as a stream that stops at the limit. A s
 its uncompressed size, so a block that is too large is rejected before memory is allocated. For any
 input, `decompress` either returns data or raises CorruptRecordException.
 
-The libraries are imported at the first decompression, because some processes do not need them. The
-processes in which Spark plans and commits a job read the commit log, which has small records.
+The libraries are imported at the first decompression, because some processes do not need them. For
+example, the processes in which Spark plans and commits a job only read the small records of the
+commit log.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
     """Return the exceptions that the codec's library raises for invalid data.
 
-    pyarrow's classes are returned only for the codecs that pyarrow decompresses. Otherwise, pyarrow
-    is not imported.
+    pyarrow is imported only for the codecs that it decompresses. Its exceptions are returned only
+    for these codecs.
     """
     errors = (OSError, zlib.error, RuntimeError, ValueError)
     if codec_id not in _OF_ARROW:
@@ -72,9 +73,10 @@ def _too_large(limit_bytes: int) -> ApiException:
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
     """Decompress one gzip member or several, as Java's GZIPInputStream does.
 
-    At the end of a member or of a part of the output, zlib copies the rest of the input that it was
-    given. The input is therefore passed to it in steps that start small, and double up to a limit.
-    The number of copied bytes then stays proportional to the data for any number of members.
+    At the end of each member, and of each part of the output, zlib copies the input that it was
+    given and has not used. So the input is passed to zlib in steps that start small, and double up
+    to a limit. The number of copied bytes then stays proportional to the data for any number of
+    members.
     """
     view = memoryview(data)
     unpacked = bytearray()
@@ -88,8 +90,8 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
                 raise corrupt("a gzip member is incomplete")
             rest: Buffer = piece
             part = b""
-            # When zlib has taken all input, it may still have output for another part. At the end
-            # of a member, the rest of the input is the next member.
+            # When zlib has used all input, there may still be more output than fits one part. At
+            # the end of a member, the rest of the input is the next member.
             while not stream.eof and (rest or len(part) == _STREAM_BYTES):
                 part = stream.decompress(rest, _STREAM_BYTES)
                 unpacked += part
@@ -147,8 +149,8 @@ def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     unpacked = bytearray()
     stream = lz4.frame.LZ4FrameDecompressor()
     position = 0
-    # Each call allocates memory for the longest result that it may return, and copies the input
-    # that it does not use.
+    # Small steps are used, because each call allocates memory for the longest result that it may
+    # return, and copies the input that it does not use.
     while not stream.eof:
         piece: Buffer = b""
         if stream.needs_input:

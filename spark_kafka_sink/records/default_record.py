@@ -1,8 +1,8 @@
 """Write and read v2 records one by one, in plain Python (DefaultRecord).
 
-The processes in which Spark plans and commits a job write and read the commit log, which has few,
-small records. This module does that without numpy and Arrow, because importing them takes longer
-than the work itself. The rows of a job go through `encoder` and `decoder` instead.
+The processes in which Spark plans and commits a job write and read the commit log, which contains
+few and small records. This module does that without numpy and Arrow, because importing them takes
+longer than the work itself. The rows of a job go through `encoder` and `decoder` instead.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class DefaultBatch:
     def records(self) -> Iterator[DefaultRecord]:
         """Return an iterator over the records; compaction may have removed all of them.
 
-        The iterator decodes one record at a time, because objects take far more memory than small
-        records. Raise CorruptRecordException if the batch cannot be decompressed. The iterator
-        raises it at the first invalid record, and at the end if the header's record count is wrong.
+        The iterator decodes one record at a time, because Python objects take far more memory than
+        encoded records. Raise CorruptRecordException if the batch cannot be decompressed. The
+        iterator raises it at the first invalid record, and at the end if the record count in the
+        header is wrong.
         """
         return self._records(_MAX_UNPACKED_BYTES)
 
@@ -70,7 +71,7 @@ class DefaultBatch:
     def marker(self) -> Marker | None:
         """Return the transaction marker of a control batch, None if it has no marker.
 
-        Only the first record is decoded, because a control batch has no others. Raise
+        Only the first record is decoded, because a control batch contains no others. Raise
         CorruptRecordException if the record is invalid or too large.
         """
         first = next(self._records(MAX_CONTROL_BYTES), None)

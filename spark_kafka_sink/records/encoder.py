@@ -164,8 +164,8 @@ def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> 
     """
     rows, entries = len(counts), len(keys)
     pieces = Pieces(rows + 4 * entries)
-    # The pieces before the header count of row r are r header counts, and 4 pieces for each header
-    # of the rows before.
+    # Before the header count of row r, there are r header counts, and 4 pieces for each header of
+    # the earlier rows.
     row_of_entry = np.repeat(np.arange(rows), counts)
     row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
     entry_starts = row_of_entry + 1 + 4 * np.arange(entries)
@@ -209,10 +209,10 @@ class Pieces:
     """Collects byte strings of several columns, and copies them into one buffer in any order.
 
     Each element is one byte string of the output, and must be set exactly once. The elements form
-    *one* Arrow array of binary views, in the order of the output. A view contains a length and the
-    position of the bytes, or the bytes themselves if there are at most twelve. A cast to plain
-    binary then interleaves all columns *and* sorts the rows by partition in a single pass over the
-    bytes, in C.
+    *one* Arrow array of binary views, in the order of the output. A view contains a length, and the
+    position of the bytes. If there are at most twelve bytes, it contains the bytes themselves. A
+    cast to plain binary then interleaves all columns *and* sorts the rows by partition in a single
+    pass over the bytes, in C.
     """
 
     __slots__ = ("_buffers", "_halves", "_inline", "_views")
@@ -311,7 +311,7 @@ class Pieces:
 
 
 def _numbers(where: slice | Int64s, chosen: Int64s) -> Int64s:
-    """Return the element numbers ``where[chosen]``; `where` may also be a slice."""
+    """Return the element numbers ``where[chosen]``, even if `where` is a slice."""
     if isinstance(where, slice):
         return chosen * (where.step or 1) + (where.start or 0)
     return where[chosen]

@@ -18,7 +18,7 @@ from spark_kafka_sink.records.varint import Int64s
 
 
 class Runs(NamedTuple):
-    """Rows by partition: run i, for `partitions[i]`, is ``order[starts[i]:starts[i + 1]]``.
+    """Rows by partition: the run of `partitions[i]` is ``order[starts[i]:starts[i + 1]]``.
 
     order: row numbers, int64.
     """
@@ -72,7 +72,7 @@ def group_by_partition(partitions: Int64s) -> Runs:
     """Return the row numbers sorted by partition; the rows of a partition keep their order."""
     rows = len(partitions)
     largest = int(partitions.max(initial=0))
-    # numpy sorts 16-bit integers by radix sort, four times faster than wider ones.
+    # numpy sorts 16-bit integers with radix sort, which is four times faster than for wider ones.
     narrow = partitions.astype(np.uint16) if largest < 1 << 16 else partitions
     order = np.argsort(narrow, kind="stable")
     ordered = narrow[order]

@@ -71,10 +71,10 @@ class LogBatch:
         """Yield the records in one or more parts.
 
         A v2 batch is decompressed once, at the first part. part_bytes: the memory that one part may
-        take in addition to the decompressed batch. A part has at least one record, unless the batch
-        has none. Raise CorruptRecordException if the records of a part are invalid, or if the
-        decompressed batch, or it and the headers of one record that do not fit a part, take more
-        than 512 MiB.
+        take in addition to the decompressed batch. A part contains at least one record, unless the
+        batch contains none. Raise CorruptRecordException if the records of a part are invalid, or
+        if the decompressed batch takes more than 512 MiB. If the headers of one record do not fit
+        a part, their memory counts towards this limit, too.
         """
         return self._parts(MAX_UNPACKED_BYTES, part_bytes)
 
@@ -116,8 +116,9 @@ def read_log(log: Buffer) -> Iterator[LogBatch]:
 def is_same_batch(sent: Buffer, found: Buffer) -> bool:
     """Return whether the batch `found` in a log is the batch `sent`.
 
-    They are the same batch if producer and records are equal. The broker may have compressed the
-    records again with the topic's codec. Raise CorruptRecordException if a batch is invalid.
+    They are the same batch if producer and records are equal. The compressed bytes may differ,
+    because the broker may have compressed the records again with the topic's codec. Raise
+    CorruptRecordException if a batch is invalid.
     """
     one, other = read_header(memoryview(sent)), read_header(memoryview(found))
     if _identity(one) != _identity(other):
@@ -148,7 +149,7 @@ def _identity(header: BatchHeader) -> tuple[int, ...]:
 
 
 def last_offset(log: Buffer) -> int | None:
-    """Return the last offset in a Fetch response's records, None without a complete batch.
+    """Return the last offset in a Fetch response's records, None if no batch is complete.
 
     Nothing is decompressed, and only the last batch is checked. Raise CorruptRecordException if it
     is invalid.

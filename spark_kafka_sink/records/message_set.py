@@ -6,9 +6,9 @@
                | key length i32 (-1: null) | key | value length i32 | value
 
 The checksum is zlib's CRC-32, while v2 batches have a CRC-32C. It covers everything from the magic
-to the end of the message. Compressed messages are the value of a wrapper message, whose attributes
-contain the codec. The offsets of the messages inside are relative in v1 and absolute in v0. A
-message set that a client sends begins at offset 0, so these offsets are the same in both formats.
+to the end of the message. Compressed messages are the value of a wrapper message. The attributes of
+the wrapper contain the codec. The offsets of the messages inside are relative in v1 and absolute in
+v0. A message set from a client begins at offset 0, so there, both kinds of offsets are the same.
 The offset of the wrapper is the offset of its last message. In v1, the timestamp of the wrapper is
 the latest timestamp of its messages (MemoryRecordsBuilder, LegacyRecord).
 
@@ -50,7 +50,7 @@ _MASK = 0xFFFFFFFF
 
 
 def with_v0_checksum(frame: Buffer) -> bytes:
-    """Return an lz4 frame with the wrong header checksum that v0 message sets have."""
+    """Return an lz4 frame with the wrong header checksum that is used in v0 message sets."""
     return _with_checksum(frame, 0)
 
 

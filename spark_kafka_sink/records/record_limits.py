@@ -1,7 +1,7 @@
 """RecordLimits: the size limits for a record, including the header of a batch around it.
 
-This module has the limits of one producer, and checks records against them. The result of a check
-is a mask of the records that are too large, or an exception for one of them. A record must fit into
+This module contains the limits of one producer, and checks records against them. A check returns a
+mask of the records that are too large, or raises an exception for one of them. A record must fit in
 a request and into the producer's memory. If it is not compressed, it must also fit
 max.message.bytes of its topic.
 """
@@ -33,8 +33,8 @@ class RecordLimits:
 
     by_option: the limits for records of all topics. The key is the option that sets the limit,
     named as the user writes it. by_topic: max.message.bytes by topic. A topic is missing if its
-    limit is unknown, or if the broker applies the limit to another size than the producer can
-    measure. max_request_size: the option max.request.size with its value, for error messages.
+    limit is unknown, or if the broker applies the limit to a size that the producer cannot measure.
+    max_request_size: the option max.request.size with its value, for error messages.
     """
 
     by_option: Mapping[str, int]
@@ -78,7 +78,7 @@ class RecordLimits:
 
         sizes: upper bounds of the record sizes, as `record_sizes` returns them. The limits are
         checked in the order of `_exceeded`. The exception is about the first record that exceeds
-        the first exceeded limit. It has a topic only if this is the limit of the record's topic.
+        the first exceeded limit. Its `topic` is set only if that limit is a topic's.
         """
         for exceeded in self._exceeded(rows, sizes):
             row = int(np.argmax(exceeded.mask))
@@ -144,7 +144,8 @@ class _Exceeded(NamedTuple):
     """A limit that records exceed.
 
     mask: which records exceed it. sizes: the record sizes that were compared with it, without the
-    header of a batch. option, topic: the option or the topic with the limit; the other is None.
+    header of a batch. option, topic: the option or the topic that sets the limit. Exactly one of
+    the two is not None.
     """
 
     mask: Bools

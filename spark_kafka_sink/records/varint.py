@@ -97,8 +97,8 @@ class VarintFields:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._words: list[UInt64s] = []
-        # The position in bits of the next field in each row, None if it is the same in all rows.
-        # Below are the minimum and the maximum of these positions.
+        # The position in bits of the next field in each row, None if it is the same in all rows;
+        # and the minimum and the maximum of these positions.
         self._bits: UInt64s | None = None
         self._least_bits = self._most_bits = 0
 
@@ -116,8 +116,8 @@ class VarintFields:
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
         """Add a varint to each row.
 
-        widths: the result of `varint_widths`, if it is known. Where a width is 0, nothing is added
-        to the row, and the number must be 0.
+        widths: the result of `varint_widths`, if it is known. If a row's width is 0, nothing is
+        added to the row, and its number must be 0.
         """
         if widths is None:
             widths = varint_widths(zigzagged)

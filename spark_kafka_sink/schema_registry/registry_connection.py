@@ -1,9 +1,9 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
-This module replaces references in options, such as ``${env:NAME}``, by their values. No error
-message shows a secret, and no URL in a message has a user. A user without a password is a secret,
-too. If it is not clear where the user in a URL ends, messages show nothing of the URL but its
-scheme.
+This module replaces references in options, such as ``${env:NAME}``, with their values. No error
+message shows a secret, and no URL in a message contains a user. A user without a password counts as
+a secret, too. If it is not clear where the user in a URL ends, messages show only the scheme of the
+URL.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _HEADERS: Final = {
 _OF_BROKERS: Final = "kafka.".__add__
 # How long to wait for the OAuth token of the brokers, in seconds.
 _TOKEN_S: Final = 30.0
-# URLs may contain commas, also in a password. The next URL may be a reference.
+# URLs may contain commas, for example in a password. The next URL may be a reference.
 _BETWEEN_URLS: Final = re.compile(r",(?=\s*(?:https?://|\$\{|,|$))", re.IGNORECASE)
 _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 
@@ -83,9 +83,9 @@ _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
     """Return a client for the registry. Send no request.
 
-    config: the options of the producer. They contain config.providers, by which references are
-    replaced, and the credentials for the brokers, which the client may use as well. Raise
-    ConfigException if an option is invalid.
+    config: the options of the producer. They contain config.providers, which resolve references,
+    and the credentials for the brokers, which the client may use as well. Raise ConfigException if
+    an option is invalid.
     """
     # The options of the registry have the same names in Spark as in Confluent's clients.
     with name_options(str):
@@ -93,7 +93,7 @@ def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistr
 
 
 class _Connection:
-    """The options of one connection, with references replaced by their values."""
+    """The options of one connection. References are replaced with their values."""
 
     def __init__(self, settings: RegistrySettings, config: ProducerConfig) -> None:
         self._config = config
@@ -114,7 +114,7 @@ class _Connection:
     # -- URLs and TLS -----------------------------------------------------------------------------
 
     def _text(self, name: str) -> str | None:
-        """Return the value of an option, None if it is unset or empty."""
+        """Return the value of an option, or None if it is unset or empty."""
         return self._values.text(name, self._given.get(name)) or None
 
     def _url(self, given: str) -> RegistryUrl:
@@ -206,8 +206,8 @@ class _Connection:
         """Log a warning if credentials are sent unencrypted.
 
         is_inherited: whether the credentials are those for the brokers. Raise ConfigException if
-        the value of a reference such as ``${env:NAME}`` would be sent unencrypted, in the
-        credentials, a header or a URL.
+        the credentials, a header or a URL contain a reference such as ``${env:NAME}`` whose value
+        would be sent unencrypted.
         """
         values = self._values
         plain = [
@@ -224,8 +224,8 @@ class _Connection:
         ]
         if is_inherited and values.has_reference_in_login(self._config):
             found.append("the credentials for the brokers")
-        # If the whole URL is one reference, it is allowed: the reference also chooses the host that
-        # gets the user and the password.
+        # A URL that consists of one reference is allowed, because the reference also chooses the
+        # host that gets the user and the password.
         if any(values.has_reference(each) and not values.is_reference(each) for _, each in plain):
             found.append(f"a part of option {URL_OPTION}")
         if found:
@@ -252,7 +252,7 @@ class _Connection:
         raise ConfigException(f"option {name} is {shown}: expected {', '.join(sources)}")
 
     def _basic(self) -> str | None:
-        """Return ``user:password`` if options basic.auth.* choose them, else None."""
+        """Return ``user:password`` if the options basic.auth.* set them, else None."""
         source = self._source(_BASIC, _BASIC_SOURCES)
         info = self._text(_USER_INFO)
         if info is not None and source not in (None, "USER_INFO"):
@@ -399,9 +399,9 @@ def _is_registry_url(text: str) -> bool:
 
 
 def _has_no_port(text: str) -> bool:
-    """Return whether the text after the host and a colon is not a port.
+    """Return whether a colon follows the host, and something other than a port follows the colon.
 
-    It may then be a password: if the host is missing, the user is in its place.
+    This may be a password. Then the part that looks like the host is the user.
     """
     host = re.match(r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?:\[[^\]]*\]|[^/:\[\]]*):", text)
     return host is not None and re.match(r"[0-9]*(?:[/?#]|$)", text[host.end() :]) is None
@@ -412,6 +412,6 @@ def _without_query(url: str) -> str:
 
 
 def _scheme_of(text: str) -> str:
-    """Return the beginning of a URL, without anything that may be secret."""
+    """Return the scheme of a URL and an ellipsis, without anything that may be secret."""
     scheme, colon, _ = text.partition("://")
     return f"{scheme}://…" if colon and scheme.isalpha() else "…"

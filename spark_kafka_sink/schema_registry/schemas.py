@@ -33,8 +33,8 @@ def in_context_of(subject: str, other: str) -> str:
 class SchemaReference:
     """A reference from one schema to another.
 
-    name: the name by which the first schema uses the other one. subject, version: where the
-    registry has the other schema.
+    name: the name by which the first schema uses the other one. subject, version: the place of the
+    other schema in the registry.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema that a registry has, with its id.
+    """A registered schema, and its id in the registry.
 
     subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
-    registry has a ruleSet for the schema. Its rules may say that values must be encrypted. guid:
-    empty if the registry does not have GUIDs, such as Confluent's before version 8.0.
+    registry has a ruleSet for the schema. Its rules may require that values are encrypted. guid: an
+    empty string if the registry does not support GUIDs, such as Confluent's before version 8.0.
     """
 
     schema: Schema

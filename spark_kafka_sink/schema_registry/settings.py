@@ -1,7 +1,7 @@
-"""The options about a schema registry. They have the names of Confluent's clients.
+"""The options about a schema registry. Their names are those of Confluent's clients.
 
-In the options of the connection, references such as ``${env:NAME}`` are not replaced until the
-driver connects. Tasks never get these options.
+In the options of the connection, references such as ``${env:NAME}`` are replaced with their values
+when the driver connects. Tasks never get these options.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STRATEGY_OPTIONS: Final = {
 }
 _ID_OPTIONS: Final = {"key": "key.schema.id.serializer", "value": "value.schema.id.serializer"}
 _SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
-# Options of Confluent's clients that this sink accepts without effect.
+# Options of Confluent's clients that this sink accepts and ignores.
 _WITHOUT_EFFECT: Final = (
     "avro.use.logical.type.converters",
     "id.compatibility.strict",
@@ -63,7 +63,7 @@ REGISTRY_OPTIONS: Final = (
 )
 _PROXY: Final = "set http_proxy or https_proxy in the environment of the driver"
 _LIMITS: Final = "remove it, because the time limits and retries of calls to the registry are fixed"
-# Options of Confluent's clients that this sink does not have, and what to do.
+# Options of Confluent's clients that this sink does not have, and what to do instead.
 _INSTEAD: Final = {
     "cache.capacity": "remove it, because the sink keeps each schema that it has asked for",
     "cache.latest.ttl.sec": "set latest.cache.ttl.sec",
@@ -79,7 +79,7 @@ _INSTEAD: Final = {
     "subject.name.strategy": f"set {' or '.join(_STRATEGY_OPTIONS.values())}",
     "timeout": _LIMITS,
 }
-# The names of Confluent's classes, and whether each writes the id into a header.
+# The names of Confluent's classes, and whether each writes schema ids into headers.
 _ID_SERIALIZERS: Final = {"PrefixSchemaIdSerializer": False, "HeaderSchemaIdSerializer": True}
 _NEVER: Final = -1.0
 
@@ -108,10 +108,11 @@ class RegistrySettings:
 
     connection: pairs of the name and the value of each option of the connection. subjects,
     strategies, id_serializers: pairs of a column, ``key`` or ``value``, and the value of its
-    option. A column has no pair if its option is not set. The value in id_serializers is whether
-    the id of the schema is put into a header of each row. cache_ttl_s: for how many seconds the
-    latest version of a subject is used without asking the registry again, negative for always.
-    schema_id: the id of the schema to write with, None if use.schema.id is not set.
+    option. A column has no pair if its option is not set. In id_serializers, the value is True if
+    the schema id (a GUID) is put into a header of each row, and False if the id is put into a
+    prefix. cache_ttl_s: how many seconds the latest version of a subject is used before the
+    registry is queried again; negative for no limit. schema_id: the id of the schema to write with,
+    or None if use.schema.id is not set.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -126,11 +127,11 @@ class RegistrySettings:
 
     @property
     def ids_in_headers(self) -> tuple[str, ...]:
-        """The columns for which the id of the schema is put into a header of each row."""
+        """The columns whose schema id (a GUID) is put into a header of each row."""
         return tuple(column for column, is_header in self.id_serializers if is_header)
 
     def subject_of(self, column: str) -> str | None:
-        """Return the value of the option keySubject or valueSubject, None if it is not set."""
+        """Return the value of the option keySubject or valueSubject, or None if it is not set."""
         return dict(self.subjects).get(column)
 
     def strategy_of(self, column: str) -> SubjectNameStrategy:
@@ -138,7 +139,7 @@ class RegistrySettings:
         return dict(self.strategies).get(column, SubjectNameStrategy.TOPIC)
 
     def options_of(self, column: str) -> list[str]:
-        """Return the names of the options that are set, and are only about one column."""
+        """Return the names of the options that are set and apply only to this column."""
         given = (
             (_SUBJECT_OPTIONS, self.subjects),
             (_STRATEGY_OPTIONS, self.strategies),
@@ -192,7 +193,7 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
 
 
 def of_registry_client(name: str) -> str | None:
-    """Return what to do in place of an option of Confluent's clients, None for other names.
+    """Return what to do instead if `name` is an option of Confluent's clients, else None.
 
     name: in lower case. Java's clients accept their options also with the prefix schema.registry.
     """
@@ -209,7 +210,7 @@ def of_registry_client(name: str) -> str | None:
 
 
 def of_either_client(name: str) -> str | None:
-    """Return what to do in place of an option that confluent-kafka has for registry and brokers.
+    """Return what to set instead of an option of confluent-kafka for both registry and brokers.
 
     Return None for other names. name: in lower case.
     """
@@ -248,7 +249,7 @@ def _strategy(name: str, value: str) -> SubjectNameStrategy:
 
 
 def _is_header_serializer(name: str, value: str) -> bool:
-    """Return whether a Confluent class writes the id of a schema into a header."""
+    """Return whether the Confluent class with this name writes schema ids into headers."""
     chosen = value.strip().rpartition(".")[2]
     if chosen in _ID_SERIALIZERS:
         return _ID_SERIALIZERS[chosen]

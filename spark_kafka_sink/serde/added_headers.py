@@ -26,8 +26,8 @@ def with_added_headers(
 ) -> pa.Array:
     """Return each row's headers, followed by the headers that are added to it.
 
-    headers: the headers column, None if there is none. rows: how many rows there are. unnamed: what
-    replaces a header key that is null; None leaves it null.
+    headers: the headers column, or None if there is none. rows: the number of rows. unnamed: the
+    key that replaces a null header key, or None to keep the null.
     """
     of_rows, keys, values = [], [], []
     if headers is not None:

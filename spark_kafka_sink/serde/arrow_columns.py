@@ -2,9 +2,9 @@
 
 Columns are found by their exact name: value (string or binary), and optionally key (string or
 binary), topic (string), partition (int), headers (an array of structs of key and value, or a map;
-values string or binary), timestamp (timestamp or milliseconds). Other columns are ignored. A type
-or a value that cannot be sent raises DataException, whose message has the column, the row of the
-batch and what was found. `row_rules` has the rules for values.
+values string or binary), timestamp (timestamp or milliseconds). Other columns are ignored. If a
+type or a value cannot be sent, DataException is raised. Its message names the column, the row of
+the batch, and what was found. The rules for values are in `row_rules`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ _NO_PARTITION = -1
 def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
     """Return the rows of `batch`, from the sink's columns.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column. now_ms: the
-    timestamp for rows without a timestamp, in ms since 1970. Raise DataException if a type or a
-    value cannot be sent.
+    topic: the topic of all rows, or None to use the topic column. now_ms: the timestamp for rows
+    without a timestamp, in ms since 1970. Raise DataException if a type or a value cannot be sent.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -67,8 +66,8 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
 def check_types(columns: SinkColumns, topic: str | None) -> None:
     """Raise DataException if a column is missing, occurs twice or has a type that cannot be sent.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column. Raise
-    DataException, too, if this name is invalid.
+    topic: the topic of all rows, or None to use the topic column. Raise DataException, too, if this
+    topic name is invalid.
     """
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)
@@ -135,7 +134,7 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
 
 
 def _headers(column: HeaderColumn) -> BinaryColumn | None:
-    """Return the encoded header section of each row, None if no row has headers.
+    """Return the encoded header section of each row, or None if no row has headers.
 
     Invalid UTF-8 in keys is replaced by U+FFFD, as in Spark's own sink.
     """

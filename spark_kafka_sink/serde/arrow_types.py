@@ -1,4 +1,4 @@
-"""Arrow's types as `ColumnType`s."""
+"""Convert the types of Arrow columns to `ColumnType`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MAX_PRECISION: Final = 38
 
 
 def column_type(kind: pa.DataType) -> ColumnType:
-    """Return the type of an Arrow column; kind OTHER if no schema fits it."""
+    """Return an Arrow type as a `ColumnType`. Its kind is OTHER if no schema fits the type."""
     if pa.types.is_dictionary(kind):
         return column_type(kind.value_type)
     if pa.types.is_decimal(kind):

@@ -6,8 +6,8 @@ the column's own bytes. One gather operation then interleaves them (see `records
 The items of lists and maps are encoded first, for all rows together. The encoded items of one list
 are contiguous, so they are one piece.
 
-A part of a row that is null, or that is inside a null struct or list, has a width of 0 in every
-piece, whatever Arrow has in its place. A mask says which parts are *live*.
+If a part of a row is null, or is inside a null struct or list, its width is 0 in every piece. The
+values that Arrow stores in its place do not matter. A mask marks all other parts, which are *live*.
 
 Rows that cannot be written are found while the column is encoded. Their bytes have no meaning, and
 the caller does not send them.
@@ -48,7 +48,7 @@ from spark_kafka_sink.serde.avro_plan import (
 from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.row_rules import Fault
 
-# Runs of small fields end at this many bytes: longer, unequal rows would spread over many words.
+# A run of small fields ends at this many bytes, because longer unequal rows need many words.
 _LONGEST_RUN: Final = 24
 _WORD_BYTES: Final = 8
 _DECIMAL_BYTES: Final = 16
@@ -72,7 +72,7 @@ class RowFault(NamedTuple):
 
 
 class EncodedColumn(NamedTuple):
-    """An encoded column: large_binary, with the same rows and nulls; and the rows at fault."""
+    """An encoded column (large_binary, with the same nulls), and the rows that have a fault."""
 
     array: pa.Array
     faults: list[RowFault]
@@ -99,7 +99,7 @@ def encode_avro(plan: Plan, array: pa.Array, prefix: bytes = b"") -> EncodedColu
 class _Datums:
     """The pieces of all rows, or of all items of a list.
 
-    rows_of: returns the rows that items belong to.
+    rows_of: returns the row of each item, from the indexes of the items.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Datums:
     # -- structure --------------------------------------------------------------------------------
 
     def write(self, plan: Plan, array: pa.Array, live: Mask) -> None:
-        """Add a column. live: the rows that have it; it may be null in some of these."""
+        """Add a column. live: the rows that contain the column. It may be null in these rows."""
         array = plain_layout(array)
         valid = valid_mask(array)
         if isinstance(plan, UnionPlan):
@@ -145,7 +145,7 @@ class _Datums:
     def _required(
         self, part: Leaf | RecordPlan | ListPlan | UnionPlan, valid: Mask, live: Mask
     ) -> Mask:
-        """Return the live rows that are not null; the others are at fault."""
+        """Return the live rows that are not null. The live rows that are null get a fault."""
         if valid is None or isinstance(part, UnionPlan):
             return live
         if not isinstance(part, Leaf) or part.form is not Form.NULL:
@@ -308,7 +308,7 @@ class _Datums:
         self._raw(_numbers(array).astype(np.float64).view(np.uint64), 8, live)
 
     def bytes(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the length and the bytes; invalid UTF-8 in a text becomes U+FFFD."""
+        """Add the length and the bytes. Invalid UTF-8 in a string becomes U+FFFD."""
         self._sized(_bytes_of(plan, array), live)
 
     def _sized(self, column: BinaryColumn, live: Mask) -> None:
@@ -322,7 +322,7 @@ class _Datums:
         self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
 
     def raw(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the bytes alone; invalid UTF-8 in a text becomes U+FFFD."""
+        """Add the bytes without their length. Invalid UTF-8 in a string becomes U+FFFD."""
         self._bytes_alone(_bytes_of(plan, array), live)
 
     def fixed(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
@@ -353,7 +353,7 @@ class _Datums:
         self._matrix(rows, live)
 
     def _hex_digits(self, plan: Leaf, array: pa.Array, live: Mask) -> UInt8s:
-        """Return the 32 digits of each UUID, uint8 of shape (rows, 32); others get any digits."""
+        """Return each UUID's 32 digits, uint8 of shape (rows, 32); arbitrary for other strings."""
         column = BinaryColumn.of(array)
         starts, lengths = column.offsets[:-1], np.diff(column.offsets)
         texts = _first_bytes(column.data, np.where(lengths == _UUID_TEXT, starts, 0), _UUID_TEXT)
@@ -373,9 +373,9 @@ class _Datums:
         self._piece(column, offsets[:-1], lengths)
 
     def decimal(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the bytes of a number: big-endian, as few as possible. Their length is before them.
+        """Add a length and the bytes of a number, big-endian and as few as possible.
 
-        In the form RAW_DECIMAL, there is no length.
+        In the form RAW_DECIMAL, the length is omitted.
         """
         low, high = _halves(array)
         sizes = _sizes(low, high)
@@ -438,12 +438,12 @@ def _and(mask: Bools, live: Mask) -> Bools:
 
 
 def _bytes_of(plan: Leaf, array: pa.Array) -> BinaryColumn:
-    """Return the bytes of binary data or of texts, in which invalid UTF-8 becomes U+FFFD."""
+    """Return the bytes of binary data or strings. Invalid UTF-8 in strings becomes U+FFFD."""
     return BinaryColumn.of(valid_utf8(array) if plan.kind is Kind.STRING else array)
 
 
 def plain_layout(array: pa.Array) -> pa.Array:
-    """Return an array in one of the layouts that encoders read; most are already in one."""
+    """Return an array in a layout that encoders can read. Most arrays are not changed."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return plain_layout(array.dictionary).take(array.indices)  # pyarrow cannot decode views
@@ -463,7 +463,7 @@ _LAYOUTS: Final = (
 
 
 def _items(array: pa.Array) -> tuple[Int64s, pa.Array]:
-    """Return (offsets, items): the items of all lists, and the lists' offsets in them, int64."""
+    """Return (offsets, items): the offsets of the lists in `items`, int64, and all items."""
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):
         counts = pc.list_value_length(array).fill_null(0).to_numpy()
@@ -476,7 +476,7 @@ def _items(array: pa.Array) -> tuple[Int64s, pa.Array]:
 
 
 def _numbers(array: pa.Array) -> Numbers:
-    """Return the numbers of an array, any number for a null."""
+    """Return the numbers of an array. A null becomes an arbitrary number."""
     kind, count = array.type, len(array)
     if pa.types.is_boolean(kind):
         buffers = [None, array.buffers()[1]]
@@ -533,7 +533,7 @@ def _big_endian(low: UInt64s, high: Int64s) -> UInt8s:
 
 
 def _first_bytes(data: UInt8s, starts: Int64s, size: int) -> UInt8s:
-    """Return `size` bytes from each start, as rows; what is after the end of the data is 0."""
+    """Return `size` bytes from each start on, as rows. Bytes after the end of the data are 0."""
     if int(starts.max(initial=0)) + size > len(data):
         data = np.concatenate([data, np.zeros(size, np.uint8)])
     return np.lib.stride_tricks.sliding_window_view(data, size)[starts]

@@ -2,9 +2,9 @@
 
 `fit` compares the type of a column with the schema of the writer and returns a plan, which tasks
 follow without a schema. Fields are found by their exact name, in any order. A field of the schema
-without a column is written with its default. For a column without a field, and for a type that does
-not fit, `fit` raises DataException. The message has the path of the column, what was found, and
-what is expected.
+without a column is written with its default. If a column has no field, or its type does not fit,
+`fit` raises DataException. The message contains the path of the column, what was found, and what is
+expected.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Form(Enum):
     # A varint. INT checks that the value has at most 32 bits.
     INT = "a varint of 32 bits"
     LONG = "a varint"
-    # A varint: a time in a unit. A second has `Leaf.per_second` of these units.
+    # A time as a varint. Its unit is a second divided by `Leaf.per_second`.
     TIME = "a varint of a time"
     FLOAT = "four bytes"
     DOUBLE = "eight bytes"
-    # The length and the bytes. A text is made valid UTF-8, but UUID checks it instead.
+    # The length and the bytes. Invalid UTF-8 in a string is replaced, but UUID checks the string.
     BYTES = "length and bytes"
     STRING = "length and text"
     UUID = "length and text of a UUID"
     DECIMAL = "length and bytes of a number"
-    # The bytes of a text, of binary data or of a number, without their length. A text is made valid
-    # UTF-8.
+    # The bytes of a string, of binary data or of a number, without their length. Invalid UTF-8 in a
+    # string is replaced.
     RAW = "the bytes"
     RAW_DECIMAL = "the bytes of a number without a length"
     # `Leaf.size` bytes.
@@ -87,8 +87,8 @@ class Leaf:
 class UnionPlan:
     """A part whose schema is a union: of one type and null, or of one type alone.
 
-    null: the number of the branch null, None without that branch. other: the number of the other
-    branch.
+    null: the number of the branch null, or None if there is no such branch. other: the number of
+    the other branch.
     """
 
     null: int | None
@@ -115,7 +115,7 @@ class RecordPlan:
 
 @dataclass(frozen=True, slots=True)
 class ListPlan:
-    """An array, or the entries of a map; key: the plan of the keys, None for an array."""
+    """An array, or the entries of a map; key: the plan of the keys, or None for an array."""
 
     path: str
     schema_type: str
@@ -174,7 +174,7 @@ def fit(column: ColumnType, schema: AvroType, path: str) -> Plan:
 
 
 class _Fitter:
-    """Fits one column. It knows the records that it is inside of, to refuse recursive types."""
+    """Fits one column. It remembers the enclosing records, to reject recursive types."""
 
     def __init__(self) -> None:
         self._inside: list[Record] = []
@@ -390,8 +390,8 @@ _JAVA_NUMBER: Final = re.compile(
 def _default_of_field(field: Field) -> bytes:
     """Return the bytes of the default of a field.
 
-    If the type is float or double, the default may be a text. Avro for Java reads such defaults,
-    because JSON has no NaN.
+    If the type is float or double, the default may be a string, as in Avro for Java, because JSON
+    has no NaN.
     """
     default, kind = field.default, field.type
     is_float = isinstance(kind, Primitive) and kind.name in ("float", "double")
@@ -425,7 +425,7 @@ def _default_of_primitive(default: object, name: str) -> bytes:
 
 
 def _code_points(text: str) -> bytes:
-    """Return the bytes that a text in JSON stands for: one byte for each code point."""
+    """Return the bytes that a JSON string stands for: one byte for each code point."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Avro schemas, parsed by the rules of Avro's specification.
 
-If a schema breaks a rule, the message of the DataException has the place in the schema. A logical
-type that is unknown or invalid, such as a decimal with more decimal places than digits, is ignored,
-as the specification demands. The parts of a namespace may have any characters that UTF-8 can
+If a schema breaks a rule, the message of the DataException names the place in the schema. The
+specification demands that unknown and invalid logical types are ignored, for example a decimal with
+more decimal places than digits. The parts of a namespace may contain any characters that UTF-8 can
 encode, such as a hyphen, as in Avro for Java.
 """
 
@@ -27,7 +27,7 @@ _UUID_BYTES: Final = 16
 # In Avro for Java, the size of a fixed type is an int.
 _LARGEST_FIXED: Final = 2**31 - 1
 
-# The type under each logical type. Decimals and UUIDs have rules of their own.
+# The underlying type of each logical type. Decimals and UUIDs have rules of their own.
 LOGICAL_TYPES: Final = {
     "date": "int",
     "time-millis": "int",
@@ -40,13 +40,13 @@ LOGICAL_TYPES: Final = {
     "local-timestamp-nanos": "long",
 }
 
-# The default of a field without a default. None is the default null.
+# Marks a field without a default. None cannot mark it, because it is the default null.
 NO_DEFAULT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type without parts. logical: the name of its logical type; empty without a valid one."""
+    """A type without parts. logical: the name of its logical type, or "" if it has none."""
 
     name: str
     logical: str = ""
@@ -73,7 +73,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """One of several symbols. name: the full name. default: None without a default."""
+    """One of several symbols. name: the full name. default: None if there is no default."""
 
     name: str
     symbols: tuple[str, ...]
@@ -115,7 +115,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a record. default: as in the JSON, `NO_DEFAULT` without a default."""
+    """A field of a record. default: as in the JSON, or `NO_DEFAULT` if there is none."""
 
     name: str
     type: AvroType
@@ -158,7 +158,7 @@ class ReferencedSchema(NamedTuple):
 
 
 def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
-    """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
+    """Return the schema in a JSON string. Raise DataException if it is not a valid schema.
 
     referenced: schemas that define names which the schema uses. Each comes after the schemas that
     it uses itself. A schema counts once, even if several references are to it.
@@ -174,9 +174,9 @@ def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> Avro
 
 
 def schema_name(text: str) -> str | None:
-    """Return the full name of the schema in a JSON text, None if it is of a type without a name.
+    """Return the full name of the schema in a JSON string, or None if its type has no name.
 
-    The schema may use names that it does not define. Raise DataException if the text is not JSON.
+    The schema may use names that it does not define. Raise DataException if `text` is not JSON.
     """
     found = _loaded(text)
     if isinstance(found, dict) and found.get("type") in _NAMED:
@@ -200,7 +200,7 @@ class _Parser:
         self._named: dict[str, AvroType] = {}
 
     def parse(self, found: object, namespace: str, place: str) -> AvroType:
-        """Return a schema. namespace: that of the enclosing type. place: for error messages."""
+        """Return a schema. namespace: the enclosing namespace. place: for error messages."""
         if isinstance(found, str):
             return self._of_name(found, namespace, place)
         if isinstance(found, list):
@@ -344,7 +344,7 @@ def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
 
 
 def _qualified(name: str, namespace: str) -> str:
-    """Return a full name. A name with a dot has its own namespace, which is before the last dot."""
+    """Return a full name. If `name` contains dots, its namespace is all before the last dot."""
     own, dot, last = name.rpartition(".")
     chosen = own if dot else namespace
     return f"{chosen}.{last}" if chosen else last
@@ -357,7 +357,7 @@ def _branch_name(branch: AvroType) -> str:
 
 
 def _logical(found: Mapping[str, object], base: str, size: int) -> tuple[str, int, int]:
-    """Return name, precision and scale of the logical type; an empty name if it is not valid."""
+    """Return name, precision and scale of the logical type. An invalid type has the name ""."""
     name = found.get("logicalType")
     if name == "decimal" and base in ("bytes", "fixed"):
         precision, scale = found.get("precision"), found.get("scale", 0)
@@ -391,7 +391,7 @@ NAME_RULE: Final = "a name of letters, digits and _ that does not begin with a d
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a name of Avro."""
+    """Return whether a string is a valid Avro name."""
     return _NAME.fullmatch(text) is not None
 
 

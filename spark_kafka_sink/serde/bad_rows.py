@@ -39,8 +39,8 @@ from spark_kafka_sink.serde.row_rules import (
 # The largest size of a record's lengths, deltas, attributes and header count, in bytes.
 _FRAME_BYTES: Final = 40
 
-# Returns the partition count of each topic. The argument has the count that each topic is expected
-# to have. If a topic has fewer partitions, the count is looked up again, because topics may grow.
+# Returns the partition count of each topic. The argument maps each topic to the lowest count that
+# its rows require. If the known count is lower, it is looked up again, because topics may grow.
 PartitionCounts: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
@@ -48,14 +48,14 @@ FAULTS: Final = tuple(Fault)
 _FAULT_OF_CODE: Final = {
     codes.MESSAGE_TOO_LARGE: Fault.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Fault.TOO_LARGE,
-    # Brokers return the code for the batch, so not every row of it needs to have this fault.
+    # Brokers return the code for the batch. So some rows of the batch may not have this fault.
     codes.INVALID_TIMESTAMP: Fault.REFUSED,
     codes.INVALID_RECORD: Fault.REFUSED,
 }
 
 
 def fault_of_error(error: KafkaException) -> Fault | None:
-    """Return the fault of a row that made brokers reject its batch, None for other errors."""
+    """Return the fault of a row that made brokers reject its batch, or None for other errors."""
     return _FAULT_OF_CODE.get(error.code) if isinstance(error, ApiException) else None
 
 
@@ -92,11 +92,11 @@ def find_bad_rows(
     partition_counts: PartitionCounts,
     now_ms: int,
 ) -> BadRows | None:
-    """Return the rows that cannot be sent, None if every row can be sent.
+    """Return the rows that cannot be sent, or None if every row can be sent.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column. limits: how
-    large a record may be. now_ms: the timestamp for rows without a timestamp. Raise the exceptions
-    of `partition_counts`, and DataException for columns of a wrong type.
+    topic: the topic of all rows, or None to use the topic column. limits: how large a record may
+    be. now_ms: the timestamp for rows without a timestamp. Raise the exceptions of
+    `partition_counts`, and DataException for columns of a wrong type.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -143,7 +143,7 @@ def _beyond(
 ) -> Bools | None:
     """Return a mask of the rows whose topic does not have the partition of the row.
 
-    The result is None if there are no such rows.
+    The result is None if no partition count has to be looked up.
 
     good: the rows without a fault so far. Only their topics are looked up.
     """
@@ -183,6 +183,6 @@ def _longest_record(columns: Mapping[str, pa.Array]) -> int:
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]
     # A header takes at most ten bytes of lengths in a record, and eight bytes of offsets in Arrow.
-    # An invalid byte of a key becomes three bytes (U+FFFD).
+    # An invalid byte of a key becomes three bytes (U+FFFD). So three times Arrow's size suffices.
     headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers

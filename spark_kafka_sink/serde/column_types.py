@@ -1,8 +1,8 @@
 """The type of a column, as far as its Avro schema or JSON Schema depends on it.
 
-The driver makes it from Spark's types, and tasks make it from Arrow's (`serde.arrow_types`), so
-that both decide by the same rules. Nothing here imports Arrow, because the processes that plan a
-write do not.
+The driver makes it from Spark's types, and tasks make it from Arrow's types (`serde.arrow_types`).
+So both decide by the same rules. This module does not import Arrow, because the processes that plan
+a write do not load it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class ColumnField:
 
 
 def near_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint if a known name differs from `name` only in case, else an empty text."""
+    """Return a hint if a known name differs from `name` only in case, else an empty string."""
     near = next((each for each in known if each.lower() == name.lower()), None)
     return "" if near is None else f" (names are case-sensitive: there is {near})"
 
 
 def check_distinct_fields(column: ColumnType, path: str) -> None:
-    """Raise DataException for a struct with two fields of one name, as after a join."""
+    """Raise DataException if a struct has two fields of the same name, as after a join."""
     names = [each.name for each in column.fields]
     if column.kind is Kind.STRUCT and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

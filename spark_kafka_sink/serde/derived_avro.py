@@ -37,8 +37,8 @@ def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "")
     path: the path of the column, for error messages. name, namespace: of the outermost Avro record,
     if the column has one. A part that may be null becomes ``["null", T]``, and a field also gets
     the default null. The column itself does not, because a null key or value stays null. Raise
-    DataException for a type that has no schema. Void has none: the values that the column has in a
-    later run would not fit.
+    DataException for a type that has no schema. Void has no schema, because values that the column
+    contains in a later run would not fit it.
     """
     derived = _Deriver(name, namespace).derive(column, path, name)
     return json.dumps(derived, separators=(",", ":"))
@@ -52,7 +52,7 @@ class _Deriver:
         self._namespace = namespace
 
     def derive(self, column: ColumnType, path: str, name: str) -> str | dict[str, Any]:
-        """Return the schema of a column, or of a part of it. name: of its record."""
+        """Return the schema of a column, or of a part of it. name: the name of its Avro record."""
         kind = column.kind
         if kind in _DERIVED:
             return _DERIVED[kind]
@@ -65,7 +65,7 @@ class _Deriver:
         if kind is Kind.STRUCT:
             check_distinct_fields(column, path)
             record: dict[str, Any] = {"type": "record", "name": name}
-            if self._namespace:  # the records inside of this one have the same namespace
+            if self._namespace:  # nested records inherit the namespace
                 record["namespace"] = self._namespace
                 self._namespace = ""
             record["fields"] = [self._field(each, path, name) for each in column.fields]
@@ -105,7 +105,7 @@ class _Deriver:
 
 
 def has_record(column: ColumnType) -> bool:
-    """Return whether the Avro schema that is derived from a column has a record."""
+    """Return whether the Avro schema that is derived from a column contains a record."""
     return column.kind is Kind.STRUCT or any(has_record(each.type) for each in column.fields)
 
 

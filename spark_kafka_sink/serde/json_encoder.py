@@ -2,9 +2,9 @@
 
 Spark's ``to_json`` has made the rows from a column. They are not parsed, except to check the rules
 of their plan (`json_schema.JsonRule`). There are two ways to check a rule. For most rules about
-numbers and about values of maps, a search for a text such as ``null`` finds the few rows that may
-break the rule, and only these rows are parsed. For the other rules, pyarrow reads the part that the
-rule is about as an Arrow column.
+numbers and about values of maps, a search for a string such as ``null`` finds the few rows that
+may break the rule, and only these rows are parsed. For the other rules, pyarrow reads the parts of
+the rows that the rule is about, as an Arrow column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_kafka_sink.serde.row_rules import Fault
 
 # The strings that to_json writes for numbers that JSON does not have.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-# Each row that breaks the rule contains one of these texts. Other rows may contain them, too.
+# Each row that breaks the rule contains one of these strings. Other rows may contain them, too.
 _SIGNS: Final = {RowRule.FINITE: (b'"NaN"', b'Infinity"'), RowRule.NOT_NULL: (b"null",)}
 _FAULTS: Final = {
     RowRule.PRESENT: Fault.NULL_IN_REQUIRED,
@@ -61,7 +61,7 @@ _READ_AS: Final = {
 def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
     """Return the rows of a string or binary column, each with a prefix. A null stays null.
 
-    Raise DataException if a row is not JSON, or is not what to_json writes for the plan's type.
+    Raise DataException if a row that a rule reads is not JSON, or not as to_json writes it.
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []
@@ -73,7 +73,7 @@ def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn
         _blame(rule, rows[_is_broken_in(rule, texts.take(pa.array(rows)))], good, faults)
     others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
     if others:
-        # Only the good rows are read, because pyarrow fails for the text NaN in place of a number.
+        # Only the good rows are read, because pyarrow fails if a number is the string NaN.
         rows = np.flatnonzero(good)
         parts = _read(texts.take(pa.array(rows)), others)
         for rule in others:
@@ -115,15 +115,15 @@ def _nulls(texts: pa.Array) -> Bools:
 
 
 def _is_found_by_text(rule: JsonRule) -> bool:
-    """Return whether a rule is checked by a search for a text.
+    """Return whether a rule is checked by a search for a string.
 
-    pyarrow cannot check it: it reads neither maps from JSON, nor the text NaN as a number.
+    pyarrow cannot check such a rule: it reads neither maps from JSON nor "NaN" as a number.
     """
     return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
 
 
 def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that may break a rule; no other row breaks it."""
+    """Return a mask of the rows that may break a rule. All other rows satisfy it."""
     if rule not in _SIGNS:
         return np.ones(len(texts), np.bool_)
     column = BinaryColumn.of(texts)
@@ -141,10 +141,10 @@ def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
 
 
 def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
-    """Yield the numbers of the rows that contain a text.
+    """Yield the numbers of the rows that contain a string.
 
-    The bytes of all rows are searched as one text. So a row is also yielded if the text begins in
-    it and ends in the next row.
+    The bytes of all rows are searched as one string. So a row is also yielded if the string begins
+    in it and ends in the next row.
     """
     offsets = column.offsets
     first = int(offsets[0])
@@ -166,7 +166,7 @@ def _parsed(text: bytes) -> object:
 def _parts(value: object, steps: Steps) -> Iterator[object]:
     """Yield the parts of a value to which the steps lead.
 
-    None stands for a part that is null, and for a field that is absent.
+    A part that is null and a field that is absent are both yielded as None.
     """
     if not steps:
         yield value
@@ -242,9 +242,9 @@ def _read_as(column: ColumnType) -> pa.DataType:
 
 
 def _lacks(array: pa.Array, steps: Steps) -> Bools:
-    """Return a mask of the values that lack a part: the steps lead to a null.
+    """Return a mask of the values in which the steps lead to a null.
 
-    If an object around the part is null, the part is not lacking.
+    If an enclosing object is null, the part does not count as null.
     """
     if not steps:
         return _nulls(array)

@@ -1,9 +1,9 @@
 """Writes the rows of an Arrow column as JSON that people and Spark's ``from_json`` can read.
 
-A dead letter has this JSON if a row could not be encoded. Binary values are strings in base64.
-Decimals, dates, times and intervals are strings. NaN and infinite numbers are the strings that
-``to_json`` writes for them. An Arrow column does not say which fields an interval has, so each one
-is written as an interval from days to seconds.
+If a row could not be encoded, its dead-letter record contains this JSON. Binary values are strings
+in base64. Decimals, dates, times and intervals are strings. NaN and infinite numbers are the
+strings that ``to_json`` writes for them. The type of an Arrow column does not show which fields an
+interval has. So each interval is written as an interval from days to seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _rows(array: pa.Array) -> list[Any]:
 def _lists(array: pa.Array) -> list[Any]:
     """Return the rows of a list or map column.
 
-    Lists are lists. Maps are dicts if their keys are strings, and else lists of pairs.
+    A list becomes a list. A map becomes a dict if its keys are strings, else a list of pairs.
     """
     kind = array.type
     lists = header_lists(array)
@@ -106,9 +106,9 @@ def _number(value: float) -> float | str:
 
 
 def _times(array: pa.Array) -> list[str | None]:
-    """Return dates and timestamps as texts in ISO 8601.
+    """Return dates and timestamps as strings in ISO 8601.
 
-    The years may be before 1 or after 9999, which Python's datetime does not have.
+    A year may be below 1 or above 9999, which Python's datetime does not support.
     """
     kind = array.type
     unit = kind.unit if pa.types.is_timestamp(kind) else "D"
@@ -120,7 +120,7 @@ def _times(array: pa.Array) -> list[str | None]:
 
 
 def _spans(array: pa.Array) -> list[str | None]:
-    """Return times of day and intervals as texts."""
+    """Return times of day and intervals as strings."""
     units = _UNITS[array.type.unit]
     write = _interval if pa.types.is_duration(array.type) else _time
     return [None if each is None else write(each, units) for each in _counts(array).to_pylist()]
@@ -132,7 +132,7 @@ def _interval(count: int, units: int) -> str:
 
 
 def _time(count: int, units: int) -> str:
-    """Return a time of day as text. units: how many units, such as milliseconds, a second has."""
+    """Return a time of day as a string. units: the number of units of `count` in a second."""
     seconds, parts = divmod(count, units)
     minutes, seconds = divmod(seconds, 60)
     text = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"

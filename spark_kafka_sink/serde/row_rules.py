@@ -1,8 +1,8 @@
 """The rules that a row of an Arrow batch must satisfy to become a record.
 
-Each rule returns a mask of the rows that break it, and the message about one such row.
-`arrow_columns` raises an exception for the first row that breaks a rule. `bad_rows` finds all such
-rows. A rule needs at most one pass over one column.
+Each rule returns a mask of the rows that break it, and the message about one such row. For the
+first rule that is broken, `arrow_columns` raises an exception about the first such row. `bad_rows`
+finds all rows that break a rule. A rule needs at most one pass over one column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fault(Enum):
     The value is the name of the fault in reports and in dead-letter records.
     """
 
-    # A key or value cannot be written by its schema (see `avro_encoder`).
+    # The next four: a key or value cannot be written by its schema (see `avro_encoder`).
     NULL_IN_REQUIRED = "null_in_required"
     UNKNOWN_SYMBOL = "unknown_symbol"
     OUT_OF_RANGE = "out_of_range"
@@ -52,7 +52,7 @@ class Fault(Enum):
 class SinkColumns:
     """The sink's columns of an Arrow batch, with computed values that several rules need.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column.
+    topic: the topic of all rows, or None to use the topic column.
     """
 
     def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
@@ -61,18 +61,18 @@ class SinkColumns:
         self._has_topic = topic is not None
 
     def get(self, name: str) -> pa.Array | None:
-        """Return the column with this name, None if there is no such column."""
+        """Return the column with this name, or None if there is no such column."""
         return self.by_name.get(name)
 
     @cached_property
     def topics(self) -> TopicColumn | None:
-        """The topic column, None if an option sets the topic or there is no such column."""
+        """The topic column, or None if an option sets the topic or there is no such column."""
         array = None if self._has_topic else self.get("topic")
         return None if array is None else TopicColumn(array)
 
     @cached_property
     def headers(self) -> HeaderColumn | None:
-        """The headers column, None if there is no such column."""
+        """The headers column, or None if there is no such column."""
         array = self.get("headers")
         return None if array is None else HeaderColumn(array)
 
@@ -90,7 +90,7 @@ class TopicColumn:
 
     @cached_property
     def numbers(self) -> Int64s:
-        """The index of each row's topic among the distinct names, int64; 0 for a null topic."""
+        """The index of each row's topic in the distinct names, int64. A null topic has index 0."""
         numbers: Int64s = to_numpy(self._encoded.indices.fill_null(0)).astype(np.int64)
         return numbers
 
@@ -100,7 +100,7 @@ class TopicColumn:
         return [decode_utf8(name) for name in self.names]
 
     def rows_of(self, is_meant: Sequence[bool]) -> Bools | None:
-        """Return a mask of the rows with certain topics, None if there are no such rows.
+        """Return a mask of the rows with certain topics, or None if there are no such rows.
 
         is_meant: for each distinct name, whether to include its rows.
         """
@@ -148,7 +148,7 @@ class HeaderColumn:
 
 
 def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns by name, in order; of columns with the same name, the first."""
+    """Return the columns by name, in order. If a name occurs twice, the first column is used."""
     columns: dict[str, pa.Array] = {}
     for number, name in enumerate(batch.schema.names):
         columns.setdefault(name, batch.column(number))
@@ -156,7 +156,7 @@ def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def header_lists(array: pa.Array) -> pa.Array:
-    """Return a map as an array of structs of key and value, which has the same layout in memory."""
+    """Return a map as an array of structs of key and value. Its layout in memory stays the same."""
     if not pa.types.is_map(array.type):
         return array
     kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
@@ -187,7 +187,7 @@ def milliseconds(array: pa.Array) -> pa.Array:
 
 
 def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
-    """Return a column without nulls as a numpy array; it is copied only if necessary."""
+    """Return a column without nulls as a numpy array. It is copied only if necessary."""
     converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return converted
 
@@ -221,7 +221,7 @@ def _impossible_topic(columns: SinkColumns, row: int) -> str:
 
 
 def _impossible(name: bytes) -> str | None:
-    """Return why a topic name cannot be encoded in a request, None if it can."""
+    """Return why a topic name cannot be encoded in a request, or None if it can."""
     try:
         check_topic_name(name.decode())
     except UnicodeDecodeError:
@@ -275,7 +275,7 @@ def _time_out_of_range(columns: SinkColumns, row: int) -> str:
 
 def _times_before_1970(columns: SinkColumns) -> Bools | None:
     array = columns.get("timestamp")
-    # The sign decides in every unit: a part of a millisecond before 1970 is rounded down to -1 ms.
+    # The sign suffices in every unit, because the last nanosecond of 1969 is rounded down to -1 ms.
     return None if array is None else _negative(array.cast(pa.int64()))
 
 
@@ -313,7 +313,7 @@ def _null_header_key(_columns: SinkColumns, _row: int) -> str:
 class RowRule(NamedTuple):
     """A rule, and the fault of the rows that break it.
 
-    broken_by: returns a mask of the rows that break the rule, None if there are no such rows.
+    broken_by: returns a mask of the rows that break the rule, or None if there are no such rows.
     message: returns the message about one such row. It is None if brokers reject such rows
     themselves, with their own exception.
     """
@@ -323,8 +323,8 @@ class RowRule(NamedTuple):
     message: Callable[[SinkColumns, int], str] | None
 
 
-# The rules in the order of the faults. TARGET_RULES check topic and partition, CONTENT_RULES the
-# other columns.
+# The rules in the order of the faults. TARGET_RULES check topic and partition, and CONTENT_RULES
+# check the other columns.
 TARGET_RULES: Final = (
     RowRule(Fault.NULL_TOPIC, _null_topics, _null_topic),
     RowRule(Fault.INVALID_TOPIC, _impossible_topics, _impossible_topic),
@@ -339,7 +339,7 @@ CONTENT_RULES: Final = (
 
 
 def check_rows(columns: SinkColumns) -> None:
-    """Check the rules in order. Raise DataException for the first row that breaks one."""
+    """Check the rules in order. Raise DataException about the first row that breaks a rule."""
     for rule in (*TARGET_RULES, *CONTENT_RULES):
         broken = None if rule.message is None else rule.broken_by(columns)
         if rule.message is not None and broken is not None:

@@ -1,6 +1,7 @@
-"""Where Confluent's clients put the id of the schema of a key or value: before it, or in a header.
+"""Where Confluent's clients store the schema id of a key or value: in a prefix, or in a header.
 
-The header has the GUID of the schema. It is the same in all registries, unlike the id.
+The prefix contains the id of the schema, and the header contains its GUID. A schema has the same
+GUID in all registries, but not the same id.
 """
 
 from __future__ import annotations
@@ -19,5 +20,5 @@ def schema_id_prefix(schema_id: int) -> bytes:
 
 
 def schema_id_header(column: str, guid: str) -> tuple[str, bytes]:
-    """Return (key, value) of a column's header. value: a byte, then the 16 bytes of the GUID."""
+    """Return the header (key, value) for a column. value: a 1, then the 16 bytes of the GUID."""
     return f"__{column}_schema_id", _HEADER_MAGIC + uuid.UUID(guid).bytes

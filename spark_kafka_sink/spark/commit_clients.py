@@ -1,10 +1,10 @@
 """The commit clients that this process keeps open, and the exceptions that users get.
 
-Spark reuses its Python processes: a stream plans all its micro-batches in one process and commits
-them in another. One client is kept for each configuration, including its credentials. The
-credentials change with each new delegation token, so only the clients that were used last are kept.
-A client is closed after an error. A forked child keeps no clients, because their connections belong
-to the parent process.
+Spark reuses its Python processes. For example, a stream plans all its micro-batches in one process
+and commits them in a second one. One client is kept for each configuration and its credentials.
+The credentials change with each new delegation token, so only the most recently used clients are
+kept. A client is closed after an error. A forked child does not use the parent's clients, because
+their connections belong to the parent process.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _TOO_LONG: Final = (
     "transaction.max.timeout.ms of the brokers, or write less in one job"
 )
 
-# How many clients are kept. One application uses fewer clusters and commit logs at a time.
+# How many clients are kept: more than an application needs at a time for its clusters and commit
+# logs.
 _MOST_KEPT: Final = 8
-# For how many seconds `reply_to` repeats a request. Its reply is useful, but not needed.
+# For how many seconds `reply_to` retries a request. The time is short, because the sink also works
+# without the reply.
 _ANSWERS_S: Final = 10.0
 
 # The clients that are not in use, in the order of their last use.
@@ -69,7 +71,7 @@ def commit_client(
 def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
     """Keep a client, and return the clients to close."""
     with _lock:
-        # Meanwhile, another thread may have used and kept another client with the same key.
+        # Meanwhile, a different thread may have created and kept a second client for this key.
         if _kept.setdefault(key, client) is not client:
             return [client]
         surplus = list(_kept)[:-_MOST_KEPT]
@@ -77,7 +79,7 @@ def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[Co
 
 
 def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> KafkaException:
-    """Return the exception for a failure, with the options or the ACLs that can prevent it.
+    """Return the exception for a failure. Its message names options or ACLs that can prevent it.
 
     acls: the attribute `acls` of the client that got the failure. written: a description of how
     many rows were written, for a job that took too long.
@@ -100,7 +102,7 @@ def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> K
 
 
 def _rights(failure: Failure, run: Run, acls: Acls) -> str:
-    """Return how to grant the missing ACL, "" if no ACL is missing."""
+    """Return how to grant the missing ACL; an empty string if no ACL is missing."""
     if failure.error == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         needed_id = f"{run.owner.prefix}/"
         how = acls.hint(failure.error, needed_id, is_prefix=True)
@@ -113,7 +115,7 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
     read_log = (f"READ on {of_log}", run.log.topic, ("READ",))
     needed = {
         Call.DESCRIBE_PRODUCERS.value: read_rows,
-        # The markers of transactions are read from the topics of the rows.
+        # Transaction markers are read from the topics of the rows.
         Call.FETCH.value: read_log if failure.topic is None else read_rows,
         Call.PRODUCE.value: (f"WRITE on {of_log}", run.log.topic, ("WRITE",)),
         Call.ADD_PARTITIONS_TO_TXN.value: (f"WRITE on {of_rows} and {of_log}", None, ("WRITE",)),
@@ -129,9 +131,9 @@ def _topic(run: Run) -> str | None:
 
 
 def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
-    """Return whether a newer run has fenced the driver of `plan`, None if it is not known.
+    """Return whether a newer run has fenced the driver of `plan`, or None if it is not known.
 
-    A newer run also aborts the transactions of this run.
+    A newer run also aborts the transactions of the run of `plan`.
     """
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
@@ -140,7 +142,7 @@ def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
 
 
 def reply_to(client: CommitClient, ask: Ask) -> Reply:
-    """Send a request, and again for up to ten seconds if it fails. Return the last reply.
+    """Send a request, and retry it for up to ten seconds if it fails. Return the last reply.
 
     Raise the exceptions of `CommitClient.run`.
     """
@@ -162,7 +164,7 @@ def close_all() -> None:
 
 
 def _forget() -> None:
-    """Forget all clients in a forked child: they and the lock belong to the parent."""
+    """Forget all clients in a forked child, because they and the lock belong to the parent."""
     global _lock  # noqa: PLW0603 - the parent may hold the lock
     _lock = threading.Lock()
     _kept.clear()

@@ -1,7 +1,7 @@
-"""What Spark 4.0 lacks or sets differently. Delete this module when the sink needs Spark 4.1.
+"""What Spark 4.0 lacks or sets differently. Delete this module when the sink requires Spark 4.1.
 
-With newer versions, the functions here call those of Spark. Nothing is imported here before it is
-needed: the writers, which need only the base class, are loaded in every task.
+With newer versions, the functions here call those of Spark. Each function imports what it needs,
+because every task loads this module, and needs only the base class of the writers.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ def with_arrow_column(
 ) -> DataFrame:
     """Return `df` with a column that a function computes from the Arrow arrays of other columns.
 
-    name: the name of the new column; no name of a column of `df` may begin with it. kind: the type
-    of the new column. Raise ConfigException if Spark 4.0 needs pandas and the driver has none.
+    name: the name of the new column. The name of a column of `df` must not begin with it. kind: the
+    type of the new column. With Spark 4.0, raise ConfigException if pandas is not installed on the
+    driver.
 
-    With Spark 4.0, all columns of `df` go through Python. Spark 4.1 has `arrow_udf`.
+    Spark 4.1 has `arrow_udf`, and passes only `columns` to Python. Spark 4.0 passes all columns.
     """
     from pyspark.sql.pandas import functions  # noqa: PLC0415 - tasks do not need it
 
     if hasattr(functions, "arrow_udf"):
-        # The type stub requires UDF types as numbers, and Spark warns about such types.
+        # The type stub requires the UDF type as a number, but Spark warns about such a type.
         udf: Callable[..., Column] = functions.arrow_udf(function, kind)  # type: ignore[call-overload]
         return df.withColumn(name, udf(*columns))
     return _mapped_in_arrow(df, name, function, kind, *columns)
@@ -90,7 +91,7 @@ def _mapped_in_arrow(
 
     kept = len(df.columns)
     arguments = (column.alias(f"{name}_{number}") for number, column in enumerate(columns))
-    # All fields are nullable: Spark refuses a nullable Arrow column for a field that is not.
+    # Arrow columns are nullable. Spark refuses them for other fields, so make all fields nullable.
     fields = [StructField(f.name, f.dataType, metadata=f.metadata) for f in df.schema.fields]
 
     def computed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,14 +114,14 @@ def _mapped_in_arrow(
 def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
     """Return `df` in `partitions` Spark partitions. ids: the partition id of each row.
 
-    Spark 4.1 has `DataFrame.repartitionById`. Spark 4.0 can only choose a partition by a hash, so
-    each id is replaced by a number whose hash selects that partition.
+    Spark 4.1 has `DataFrame.repartitionById`. Spark 4.0 can only choose a partition by a hash. So
+    each id is replaced with a number whose hash selects the partition with this id.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(partitions, ids)
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everywhere; tasks do not need it
 
-    # As one text, because each literal is a call to the JVM.
+    # One string, because each literal is a call to the JVM.
     listed = ",".join(map(str, numbers_of_partitions(partitions).tolist()))
     numbers = F.split(F.lit(listed), ",").cast("array<int>")
     return df.repartition(partitions, F.get(numbers, ids))
@@ -140,7 +141,7 @@ def numbers_of_partitions(partitions: int) -> NDArray[np.int32]:
 
 
 def _spark_hash(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return Spark's hash of each number, as the SQL function ``hash`` does.
+    """Return the hash that Spark's SQL function ``hash`` returns for each number.
 
     It is Murmur3 (x86, 32 bits) of four bytes, with the seed 42.
     """

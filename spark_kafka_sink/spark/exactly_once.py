@@ -1,8 +1,8 @@
 """The exactly-once options: the mode, the name of the job, and the version that it writes.
 
-The option `txnAppId` names the job, and `txnVersion` names the version of the data that it
-writes, as the Delta options of the same names do. Each version is written once. This module only
-reads the options; the package `commit` implements the protocol.
+The option `txnAppId` names the job, and `txnVersion` is the version of the data that the job
+writes. Delta has options with the same names and meanings. Each version is written once. This
+module only reads the options; the package `commit` implements the protocol.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import INTERNAL_TOPICS, ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
-# The default of the broker setting transaction.max.timeout.ms, so that jobs have as much time as
+# The default of the broker config transaction.max.timeout.ms, so that jobs have as much time as
 # brokers allow by default.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
 )  # fmt: skip
-# The option in which `register` and `write_batch` pass on the name of the Spark application.
+# The option with which `register` and `write_batch` pass the name of the Spark application to a
+# write.
 APPLICATION_OPTION: Final = "pykafka.application"
 _OFF: Final = "false"
 _VERSION: Final = re.compile(r"[0-9]{1,19}\Z")
@@ -58,8 +59,8 @@ class ExactlyOnce:
     """The exactly-once options of a write.
 
     app_id, version: None if the option is not set. application: the name of the Spark application.
-    checkpoint: the checkpoint location of a stream. The last two are information for administrators
-    in the commit log; they are empty if they are not known.
+    checkpoint: the checkpoint location of a stream. The last two are stored in the commit log as
+    information for administrators. They are empty if they are not known.
     """
 
     mode: Mode
@@ -71,14 +72,15 @@ class ExactlyOnce:
     checkpoint: str = ""
 
     def owner(self, topic: str | None) -> Owner:
-        """Return the owner: txnAppId and target. topic: None if rows have a topic column."""
+        """Return the owner (txnAppId and target). topic: None if rows have a topic column."""
         return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
 
     def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
-        """Return the options of a stream. Without txnAppId, its checkpoint location identifies it.
+        """Return the options of a stream. Without txnAppId, `checkpoint` identifies the stream.
 
-        Raise ConfigException if neither of these two is set. Also raise it if txnVersion is set,
-        because the version of a micro-batch is its batch id.
+        checkpoint: the checkpoint location of the stream. Raise ConfigException if neither txnAppId
+        nor `checkpoint` is set. Also raise it if txnVersion is set, because the version of a
+        micro-batch is its batch id.
         """
         if self.version is not None:
             message = (
@@ -101,8 +103,9 @@ class ExactlyOnce:
         """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
 
         For a micro-batch of a known query, the query id is the default of txnAppId. For a
-        micro-batch of an unknown query, the batch id is the version. Raise ConfigException if
-        txnAppId or the version is missing, or if txnVersion is set for a micro-batch.
+        micro-batch of an unknown query (query_id=None), the batch id is the version. Raise
+        ConfigException if txnAppId or the version is missing, or if txnVersion is set for a
+        micro-batch.
         """
         if batch_id is not None and self.version is not None:
             message = (
@@ -136,7 +139,7 @@ class ExactlyOnce:
 
 
 def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
-    """Return the exactly-once options, None if exactlyOnce is false or not set.
+    """Return the exactly-once options, or None if exactlyOnce is false or not set.
 
     given: the options of the write, with names in lower case. Raise ConfigException if an
     exactly-once option is invalid.
@@ -232,5 +235,5 @@ def is_off(given: Mapping[str, str]) -> bool:
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the producer options that have another default with exactly once."""
+    """Return the defaults of producer options that differ with exactly once."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

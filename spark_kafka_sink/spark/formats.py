@@ -1,18 +1,18 @@
 """``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values with a schema.
 
-A schema in an option may use other schemas by their names. `keyReferences` and `valueReferences`
-list these other schemas, in the JSON of the API of schema registries.
+A schema in an option may refer to other schemas by their names. `keyReferences` and
+`valueReferences` list these other schemas, as the JSON that the API of schema registries uses.
 
-If a key or value is to have a format, `to_kafka` writes a mark into the metadata of the column.
-Then the option keyFormat or valueFormat is not needed. The mark follows the column, as the mark of
-`layout_mark` does.
+If `to_kafka` makes a key or value for a format, it writes a mark into the metadata of the column.
+Then the option keyFormat or valueFormat is not needed. The mark follows the column through Spark's
+operations, as the mark of `layout_mark` does.
 
-A column that `to_kafka` has converted to text is marked, too. Avro would write this text and not
-the values that the column had, and the text of some types is not JSON.
+A column that `to_kafka` has converted to strings is marked, too. Avro would encode these strings
+instead of the original values, and the strings of some types are not JSON.
 
-For JSON, the mark also has the type of the rows, and their schema is derived from this type. A
+For JSON, the mark also contains the type of the rows, and their schema is derived from this type. A
 union of two DataFrames has only the mark of the first one. So each row has the number of its type
-(`type_number`) beside its JSON, and tasks compare this number with that of the type in the mark.
+(`type_number`) beside its JSON. Tasks check that this number is the number of the type in the mark.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ FORMAT_OPTIONS: Final = (
     "valueReferences",
     "valueSchema",
 )
-# The text of a file may begin with this mark, which is not a part of the JSON.
+# A text file may begin with this byte order mark, which is not a part of the JSON.
 _BOM: Final = "\ufeff"
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
 _CONVERTED: Final = "pykafka.converted"
-# The types whose text is always JSON, if to_kafka has converted a column. All rows of void are null
-# and stay null. The text of a float or a double may be NaN.
+# The types whose strings are always JSON after to_kafka has converted a column. All rows of type
+# void are null and stay null. float and double are not in the list, because a string may be NaN.
 _JSON_AS_TEXT: Final = (
     *("boolean", "tinyint", "smallint", "int", "bigint", "decimal"),
     *("struct", "array", "map", "variant", "void"),
@@ -65,7 +65,10 @@ _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """The options as given. formats, schemas, references: by column name, which is key or value."""
+    """The format options that the user set.
+
+    formats, schemas, references: by column name, which is key or value.
+    """
 
     formats: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
@@ -78,9 +81,9 @@ class FormatOptions:
 class ColumnEncoding:
     """How tasks encode a column.
 
-    plan: how a row is encoded. prefix: the bytes before each encoded row. header: the key and the
-    value of a header for each row whose column is not null. type_number: for a column of
-    `numbered_json`, the number that each row must have; else None.
+    plan: how a row is encoded. prefix: the bytes before each encoded row. header: the key and value
+    of a header, which is added to each row whose column is not null; None if none is added.
+    type_number: for a column of `numbered_json`, the number that each row must have; else None.
     """
 
     column: str
@@ -164,15 +167,15 @@ def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
 
 
 def as_converted(from_type: str) -> dict[str, Any]:
-    """Return the mark of a column that was converted to text. from_type: the type it had before."""
+    """Return the mark of a column that was converted to string. from_type: its original type."""
     return {_CONVERTED: from_type}
 
 
 def refuse_converted(chosen: Mapping[str, str], schema: StructType) -> None:
-    """Raise ConfigException for a column with a format that was converted to another text before.
+    """Raise ConfigException for a column with a format, if `to_kafka` has converted it to string.
 
-    For Avro, this text is always wrong. For JSON, the text of some types is right. chosen: the
-    format of each column that has one.
+    For Avro, always raise it. For JSON, raise it only if the strings of the original type are not
+    always JSON. chosen: the format of each column that has one.
     """
     for column in schema.fields:
         from_type = (column.metadata or {}).get(_CONVERTED)
@@ -198,7 +201,7 @@ def refuse_converted(chosen: Mapping[str, str], schema: StructType) -> None:
 
 
 def to_kafka_arguments(column: str, format_name: str) -> str:
-    """Return the arguments by which `to_kafka` makes a column for a format, for error messages."""
+    """Return the arguments for `to_kafka` that make a column for a format, for error messages."""
     if column == "value":
         return f'value="{format_name}"'
     is_json = format_name == JSON_SR
@@ -213,13 +216,13 @@ def numbered_json(texts: Column, rows: StructType) -> Column:
 
 
 def type_number(rows: StructType) -> int:
-    """Return a number of 32 bits that stands for a type of rows."""
+    """Return a 32-bit hash that identifies a type of rows."""
     digest = hashlib.sha256(_bare(rows).json().encode()).digest()
     return int.from_bytes(digest[:4], "big", signed=True)
 
 
 def json_type(column: StructField) -> StructType | None:
-    """Return the type of the rows in a column of `numbered_json`, None for any other column."""
+    """Return the type of the rows in a column of `numbered_json`, or None for any other column."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - tasks need no types
 
     marked = (column.metadata or {}).get(_TYPE)
@@ -247,8 +250,8 @@ def _bare(kind: DataType) -> DataType:
 def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]:
     """Return the format of each column that has one, from the options and the marks.
 
-    Raise ConfigException if the option and the mark of a column differ. Also raise it for a mark
-    with an unknown format, which a newer version of the sink has made.
+    Raise ConfigException if the option and the mark of a column differ. Also raise it if the format
+    in a mark is unknown, because a newer version of the sink made the mark.
     """
     chosen = dict(options.formats)
     for column in schema.fields:

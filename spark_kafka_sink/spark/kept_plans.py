@@ -1,8 +1,8 @@
 """The exactly-once plans of streams, stored in the driver's folder for the abort.
 
-The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch without any
-commit message. The folder is the same for the processes that plan, commit and abort. A plan is
-stored until the next plan of the same owner (a txnAppId and its target topic).
+The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch before any
+task has sent a commit message. The processes that plan, commit and abort share the folder. A plan
+is stored until the next plan of the same owner (a txnAppId and its target topic).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def keep_plan(plan: Plan) -> None:
 
 
 def kept_plan(owner: Owner) -> Plan | None:
-    """Return the newest plan that this Spark application has stored for an owner, else None."""
+    """Return the plan that this Spark application stored last for an owner, or None."""
     path = _path(owner)
     if path is None:
         return None

@@ -2,11 +2,11 @@
 
 The mark is in the metadata of the column ``partition``, so it follows that column through selects
 and sorts, over Spark Connect, into foreachBatch and into files. If the partition count of a topic
-has changed since, its keys belong to other partitions. So the driver compares the counts before the
-job, and each task compares them before its first row for a topic.
+has changed since, keys of the topic belong to different partitions. So the driver compares the
+counts before the job, and each task compares them before its first row for a topic.
 
 A union of two such DataFrames has only the first one's mark, and a topic column may be changed
-after the layout. So a task refuses rows for a topic that the mark does not have.
+after the layout. So a task refuses rows for a topic that is not in the mark.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
 
 
 def laid_out_counts(schema: StructType) -> dict[str, int] | None:
-    """Return the partition counts in the mark of atomic_layout, None if it was not called.
+    """Return the partition counts in the mark of atomic_layout, or None if there is no mark.
 
-    The mark is empty if rows have a topic column, and there was no row.
+    The mark is empty if the topics come from a topic column, and there was no row with a topic.
     """
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
     return next((dict(mark) for mark in marks if mark is not None), None)
@@ -40,8 +40,8 @@ def laid_out_counts(schema: StructType) -> dict[str, int] | None:
 def refuse_laid_out(schema: StructType) -> None:
     """Raise DataException if atomic_layout gets a DataFrame that it has returned.
 
-    It would keep the partitions, which belong to the topics and partition counts of the first call.
-    A union hides the mark, unless the marked DataFrame comes first.
+    A second call would keep the partitions, which were computed for the topics and partition counts
+    of the first call. In a union, the mark is found only if the marked DataFrame comes first.
     """
     counts = laid_out_counts(schema)
     if counts is not None:
@@ -64,7 +64,7 @@ def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]
 
 
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
-    """Raise DataException if atomic_layout partitioned the rows for topics other than `topic`."""
+    """Raise DataException if atomic_layout has partitioned the rows, but not for `topic`."""
     if laid_out and topic not in laid_out:
         message = (
             f"{_for_topics(laid_out)}, but the option topic is {topic}: call atomic_layout with "
@@ -76,7 +76,7 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
 def _check_topics_of_rows(laid_out: Mapping[str, int], topics: Iterable[str]) -> None:
     """Raise DataException if rows go to a topic for which atomic_layout was not called.
 
-    Invalid names are skipped: the append refuses them.
+    Ignore invalid topic names, because the error is raised later, when their rows are appended.
     """
     for topic in topics:
         if topic not in laid_out and TOPIC_NAME.match(topic):
@@ -110,9 +110,9 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Checks once for each topic of a task that the mark has it, with its current partition count.
+    """Checks once for each topic of a task that the mark contains its current partition count.
 
-    partition_counts: works as `TaskProducer.partition_counts`.
+    partition_counts: a function such as `TaskProducer.partition_counts`.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class LayoutCheck:
     def check(self, topics: Collection[str]) -> None:
         """Check topics before their first row is sent.
 
-        Raise DataException for a topic that is not in the mark, or has another partition count.
+        Raise DataException for a topic that is not in the mark, or whose partition count differs
+        from the count in the mark.
         """
         if not self._laid_out:
             return

@@ -1,6 +1,6 @@
 """The path in an option that names a file or a folder: reportPath, a schema, deadLetterPath.
 
-Options such as a key tab may also name a file that the job has shipped.
+Some options, for example that of a keytab, may also name a file that the job has shipped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SHOWN: Final = 60
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     """Return the path that an option names. Raise ConfigException if it is invalid.
 
-    elsewhere: the words of the error message if the path has another scheme or a host. expected:
-    the words of the error message that describe valid paths.
+    elsewhere: the words of the error message for a path with a host or with any scheme but file.
+    expected: the words of the error message that describe valid paths.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]
@@ -51,8 +51,8 @@ def _is_impossible(path: str) -> bool:
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
 
 
-# The files of YARN itself in the working directory of a container. They have the environment and
-# the tokens of the application.
+# YARN's own files in the working directory of a container. They contain the environment and the
+# tokens of the application, so no option may name them.
 _OF_YARN: Final = re.compile(
     r"\.?(launch_container\.sh|container_tokens|\w*container_executor\w*\.sh|yarn_provided\.\w+)"
     r"(\.crc)?"
@@ -60,9 +60,10 @@ _OF_YARN: Final = re.compile(
 
 
 def shipped_path(name: str) -> str | None:
-    """Return the local path of a file that `--files` shipped, None if no such file was shipped.
+    """Return the local path of a file that `--files` shipped, or None if no such file was shipped.
 
-    Driver and executors store shipped files in different folders, so each process looks in its own.
+    Driver and executors store shipped files in different folders, so the path differs between
+    processes.
     """
     if _OF_YARN.fullmatch(name):
         return None

@@ -1,8 +1,8 @@
 """The micro-batch that a task or a job belongs to, according to Spark's local properties.
 
-Spark passes the batch id of a micro-batch to a Python data source only at the commit. Its tasks can
-read the batch id and the query id from their local properties. In a classic session, the thread in
-which foreachBatch calls its function can also read them.
+Spark passes the batch id of a micro-batch to a Python data source only at the commit. The tasks of
+the micro-batch can read the batch id and the query id from their local properties. In a classic
+session, the thread that calls the function of foreachBatch can also read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
-# Spark runs the jobs of a query in a job group that has the id of the query's run.
+# Spark runs the jobs of a query in a job group whose id is the run id of the query.
 JOB_GROUP: Final = "spark.jobGroup.id"
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _RUN_ID: Final = re.compile(f"runId = ({_UUID})")
@@ -41,7 +41,7 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
-    """Return the micro-batch, None outside of a streaming query.
+    """Return the micro-batch, or None outside of a streaming query.
 
     local_property: a function that returns the value of a local property of the task or the
     SparkContext.
@@ -59,11 +59,11 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
 
 
-# The options in which `write_batch`, or ``save()`` in the function of foreachBatch, passes the
-# micro-batch on to Spark's Python processes.
+# With these options, `write_batch`, or ``save()`` in the function of foreachBatch, passes the
+# micro-batch to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
-# Replaces an option of an earlier micro-batch.
+# This value replaces that of an earlier micro-batch, and means that there is no micro-batch.
 _NONE: Final = "none:"
 _FIRST_TRY: Final = "first"
 _RETRY: Final = "retry"
@@ -73,9 +73,10 @@ _FROM_HERE: Final = re.compile(f"(?:{_OF_SAVE}|{_OF_WRITE_BATCH})(-?[0-9]+)")
 
 
 def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
-    """Return the option that passes on the id of a micro-batch.
+    """Return the option that passes the id of a micro-batch to a write.
 
-    is_save: whether ``save()`` passes the id on. With exactly once, txnVersion has the same number.
+    is_save: whether ``save()`` passes the id, instead of `write_batch`. With exactly once, the
+    txnVersion of such a ``save()`` is the same number.
     """
     return {BATCH_ID_OPTION: f"{_OF_SAVE if is_save else _OF_WRITE_BATCH}{batch_id}"}
 
@@ -83,15 +84,15 @@ def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
 def option_of_save(local_property: Callable[[str], str | None]) -> dict[str, str]:
     """Return the option for an at-least-once ``save()`` in the function of foreachBatch.
 
-    It then writes like `write_batch`. Return no options outside of such a function. local_property:
-    as in `micro_batch_of`.
+    With this option, ``save()`` writes like `write_batch`. Return no options outside of such a
+    function. local_property: as in `micro_batch_of`.
     """
     found = micro_batch_of(local_property)
     return {} if found is None else batch_id_option(found.batch_id, is_save=True)
 
 
 def batch_id_of(options: Mapping[str, str]) -> int | None:
-    """Return the batch id that `batch_id_option` put into the options, None if there is none."""
+    """Return the batch id that `batch_id_option` put into the options, or None if there is none."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
     return int(found[1]) if found else None
 
@@ -99,19 +100,19 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return options that replace those of an earlier micro-batch, which Spark's writer keeps.
 
-    before: the options that were handed on before; now: those that are handed on now. Return no
-    options if there was no micro-batch.
+    before: the options that the earlier call added to the write. now: those that this call adds.
+    Return no options if there was no earlier micro-batch.
     """
     names = (BATCH_ID_OPTION, QUERY_OPTION)
     return {name: _NONE for name in names if name in before and name not in now}
 
 
 def options_of_user(given: Mapping[str, str], *, is_exactly_once: bool) -> dict[str, str]:
-    """Return the options without those that pass on a micro-batch.
+    """Return the options without those that describe a micro-batch.
 
-    given: the options of a write, with names in lower case. is_exactly_once: whether they ask for
-    exactly once. ``save()`` in the function of foreachBatch then also passes the batch id on as
-    txnVersion.
+    given: the options of a write, with names in lower case. is_exactly_once: whether exactlyOnce is
+    set in them. If so, for a ``save()`` in the function of foreachBatch, txnVersion is also
+    removed, because it is the batch id.
     """
     options = dict(given)
     if is_of_save(given) and is_exactly_once:
@@ -124,7 +125,7 @@ def options_of_user(given: Mapping[str, str], *, is_exactly_once: bool) -> dict[
 
 
 def has_batch_id(options: Mapping[str, str]) -> bool:
-    """Return whether a micro-batch was passed on."""
+    """Return whether the options contain a batch id."""
     return options.get(BATCH_ID_OPTION, _NONE) != _NONE
 
 
@@ -139,14 +140,14 @@ def is_of_write_batch(options: Mapping[str, str]) -> bool:
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that passes on all fields of a micro-batch except its batch id."""
+    """Return the option that contains all fields of a micro-batch except its batch id."""
     tries = _RETRY if micro_batch.is_retry else _FIRST_TRY
     query = micro_batch.query_id, micro_batch.run_id, tries, micro_batch.query_name
     return {QUERY_OPTION: " ".join(query)}
 
 
 def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
-    """Return the micro-batch in the options, None if there is none, or its query is unknown."""
+    """Return the micro-batch in the options, or None if there is none or its query is unknown."""
     batch_id = batch_id_of(options)
     if batch_id is None or options.get(QUERY_OPTION, _NONE) == _NONE:
         return None

@@ -31,7 +31,10 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What to do with bad rows. With DEAD_LETTER, topic or path is set; otherwise neither is."""
+    """What to do with bad rows.
+
+    topic, path: with DEAD_LETTER, one of them is set. Otherwise both are None.
+    """
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None
@@ -45,7 +48,7 @@ def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> Ba
     """Check the options of this module and return them. Raise ConfigException if they are invalid.
 
     given: options with names in lower case. topic: the topic of good rows, None for a topic column.
-    acks: the option kafka.acks. With 0, brokers do not report refused rows.
+    acks: the option kafka.acks. If it is 0, brokers do not report the rows that they refuse.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":

@@ -80,8 +80,8 @@ from spark_kafka_sink.spark.tracing import check_installed, checked_traceparent
 logger = logging.getLogger(__name__)
 
 # A task has much to send and flushes at the end of its input, so batches larger than the Java
-# client's default cost no latency. send.buffer.bytes=-1 lets the system adapt the send buffer; with
-# 128 KiB, sending a batch takes several polls of the I/O thread.
+# client's default cost no latency. send.buffer.bytes=-1 lets the system adapt the send buffer. With
+# 128 KiB, sending a batch would take several polls of the I/O thread.
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,
@@ -157,13 +157,13 @@ class SinkOptions:
     """The options of one write.
 
     topic: None if the data has a topic column. quiet: whether to print no report on stderr.
-    progress: whether tasks print their progress on stderr. new_topic: the settings of missing
-    topics, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
+    progress: whether tasks print their progress on stderr. new_topic: how missing topics are
+    created, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
     job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
-    full_traceback: whether tracebacks of exceptions have the frames of the sink. registry: the
-    settings of the schema registry that the driver asks; tasks get None.
+    full_traceback: whether tracebacks of exceptions show the frames of the sink. registry: the
+    driver's settings of the schema registry; None in tasks.
 
     The driver adds the following before tasks start. encodings: the columns that tasks encode,
     and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
@@ -197,10 +197,10 @@ class SinkOptions:
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
-        """The settings of the dead letter topic, if it is created.
+        """How the dead letter topic is created, None if it is not.
 
-        They do not include topic.config.*, which are for good rows: a compacted topic, for example,
-        would refuse dead letters without a key.
+        The options topic.config.* are not used, because they are for good rows. For example, a
+        compacted topic refuses dead letters without a key.
         """
         return self.new_topic and replace(self.new_topic, configs=())
 
@@ -282,7 +282,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _given_traceparent(given: Mapping[str, str]) -> str | None:
-    """Return the parent of the job's span, "" without a parent, None without openTelemetry."""
+    """Return the parent of the job's span, "" if it has none, or None without openTelemetry."""
     parent = given.get("traceparent", "")
     parent = checked_traceparent(parent) if parent.strip() else ""
     if _is_on(given, "openTelemetry"):
@@ -305,7 +305,7 @@ def has_full_traceback(options: Mapping[str, str]) -> bool:
 def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, topic: str | None, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
-    """Return the exactly-once options, None if exactlyOnce is off.
+    """Return the exactly-once options, or None if exactlyOnce is off.
 
     Raise ConfigException if they are invalid, or conflict with other options.
     """
@@ -350,7 +350,7 @@ def report_path(value: str) -> Path:
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
-    """Return the settings of new topics from topic.*, None if createTopics is not set."""
+    """Return how topics are created, from topic.*, or None if createTopics is not true."""
     about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
     if not _is_on(given, "createTopics"):
         if about_new:
@@ -378,7 +378,7 @@ def _is_on(given: Mapping[str, str], name: str) -> bool:
 
 
 def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig) -> str | None:
-    """Return the SASL mechanism for delegation tokens, None if tasks do not use them."""
+    """Return the SASL mechanism for delegation tokens, or None if tasks do not use them."""
     mechanism = given.get(TOKEN_MECHANISM_OPTION.lower())
     if not _is_on(given, "delegationToken"):
         if mechanism is not None:
@@ -412,8 +412,8 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 def not_an_option(name: str, value: str = "", *, has_registry: bool = False) -> str:
     """Return the message about an unknown option, which suggests a similar name.
 
-    It never suggests an option of the source or of consumers, because the sink ignores those. If
-    the similar option cannot be set for a sink, the message says why, and does not suggest it.
+    An option of the source or of consumers is never suggested, because the sink ignores those. If
+    the similar option cannot be set for a sink, the message does not suggest it, but says why.
     has_registry: whether the option with the URL of a schema registry is set.
     """
     reason = of_registry_client(name) or (of_either_client(name) if has_registry else None)
@@ -432,9 +432,9 @@ def not_an_option(name: str, value: str = "", *, has_registry: bool = False) -> 
 
 
 def _unknown(name: str, value: str, *, has_registry: bool) -> str | None:
-    """Return the message about an unknown option, None for a known one.
+    """Return the message about an unknown option, or None for a known one.
 
-    Return None, too, for most ``kafka.`` options: `check_names` checks these.
+    Also return None for most ``kafka.`` options, because `check_names` checks these.
     """
     bare = name.removeprefix(_KAFKA)
     if bare == name:
@@ -451,7 +451,7 @@ def _unknown(name: str, value: str, *, has_registry: bool) -> str | None:
 
 
 def _refusal(name: str, value: str) -> str | None:
-    """Return why a ``kafka.`` option cannot be set for a sink, None for all other options."""
+    """Return why a ``kafka.`` option cannot be set for a sink, or None for all other options."""
     if name not in _REFUSED:
         return refusal(name.removeprefix(_KAFKA)) if name.startswith(_KAFKA) else None
     is_java = name.endswith("serializer") and may_be_java_class(value)
@@ -471,7 +471,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return the name that an unknown option ``topic.…`` may mean. rest: the part after the dot."""
+    """Return the option that an unknown ``topic.…`` may mean. rest: the part after the dot."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:

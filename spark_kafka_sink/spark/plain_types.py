@@ -1,10 +1,10 @@
 """Converts Arrow views and dictionaries, which Sail may pass, to the types that Spark passes.
 
-Sail runs programs of Spark Connect without a JVM. It passes dictionaries if a Parquet file has
-them, such as one with a column of pandas' type category. Some functions of Sail return string and
+Sail runs Spark Connect programs without a JVM. It passes dictionaries if a Parquet file contains
+them, for example from a pandas column of type category. Some functions of Sail return string and
 binary views.
 
-Only tasks and plans of Sail import this module.
+This module is imported only when Sail plans a write or runs a task.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_view_or_nested(kind: pa.DataType) -> bool:
-    """Return whether pyarrow cannot cast a dictionary with values of a type to that type."""
+    """Return whether pyarrow cannot cast a dictionary whose values have type `kind` to `kind`."""
     return bool(
         pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_nested(kind)
     )

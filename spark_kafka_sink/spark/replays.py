@@ -1,4 +1,4 @@
-"""Whether a micro-batch still has to be written, according to the commit log record of its owner.
+"""Finds out from the commit log record of an owner whether a micro-batch still has to be written.
 
 After a restart, Spark may run the last micro-batch again with the same rows, although it was
 committed. A function of foreachBatch may also save a micro-batch again after an error, although the
@@ -16,9 +16,9 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
     """Return whether a micro-batch is written already.
 
-    An earlier run of the query may have written it, or this run, if `write_batch` repeats a save
-    that failed (`is_retry`). Raise KafkaException if this run has written it by a save that did not
-    fail, or if a later micro-batch of the query is written.
+    An earlier run of the query may have written it. This run may also have written it, if
+    `write_batch` retries a failed save (`is_retry`). Raise KafkaException if this run has written
+    the micro-batch with a save that succeeded, or if a later micro-batch of the query is written.
     """
     if plan.record is None:
         return False
@@ -43,11 +43,11 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 
 
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
-    """Return a warning if the rows of a query may have been written before by another owner.
+    """Return a warning if the rows of a query may have been written before in a different way.
 
-    Return None if the owner's record has a micro-batch of this query already. Otherwise, the rows
-    may have been written before in two cases: the record has micro-batches of other queries, or
-    this micro-batch is not number 0. Return None in all other cases.
+    They may have been written as a different query or for a different owner. Return None if the
+    owner's record contains a micro-batch of this query. Otherwise, return a warning if the record
+    contains micro-batches of different queries, or if the batch id is not 0. Else return None.
     """
     owner, record = plan.run.owner, plan.record
     if record is not None and record.last_batch(micro_batch.query_id) is not None:

@@ -1,7 +1,7 @@
 """The report of a job or a micro-batch, and the sums of the reports of its tasks.
 
 docs/reference/report.md describes the fields of the report as JSON. The report contains sizes and
-locations of rows. It never contains their contents, unless the error of a failed write quotes them.
+locations of rows. It contains contents of rows only if the error of a failed write quotes them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 # How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
-# The option by which the process of the user names a job, to find its report.
+# The option with the id that the user's process gives to a job, so that it can find the report.
 WRITE_ID_OPTION: Final = "pykafka.write.id"
 _TOPICS_NAMED: Final = 10
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun, as ``1 row`` or ``2 rows``."""
+    """Return a count with its noun, for example ``1 row`` or ``2 rows``."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -36,8 +36,8 @@ class PartitionReport:
     """The rows that a write sent to one Kafka partition. With acks=0, the offsets are -1.
 
     Records of other producers may lie between first_offset and last_offset. The class has no slots,
-    so that `vars` returns its fields: a job may have thousands of these objects, and asdict takes 8
-    µs for each.
+    so that `vars` returns its fields. `vars` is used because asdict takes 8 µs for each object, and
+    a job may have thousands of them.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class PartitionReport:
     last_offset: int
 
     def add(self, other: PartitionReport) -> None:
-        """Add the rows that another task wrote to the same partition."""
+        """Add the rows that a second task wrote to the same partition."""
         self.records += other.records
         self.bytes += other.bytes
         self.batches += other.batches
@@ -63,7 +63,7 @@ class PartitionReport:
 
 
 def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
-    """Return one report for each partition, the sum of its parts, sorted by topic and partition."""
+    """Return one report for each partition: the sum of its parts. Sort by topic and partition."""
     found: dict[tuple[str, int], PartitionReport] = {}
     for part in parts:
         known = found.get((part.topic, part.partition))
@@ -80,8 +80,8 @@ class BadRowSample:
 
     row: the number of the row in its task, from 0. detail: the error of the brokers, if a broker
     refused the row. topic: the value of the option topic or of the topic column. partition: the
-    value of the partition column, if any. key_bytes, value_bytes: None for a null key or value, and
-    for a column that is JSON because the row cannot be encoded.
+    value of the partition column, if any. key_bytes, value_bytes: None for a null key or value. If
+    the row cannot be encoded, also None for a column that is therefore shown as JSON.
     """
 
     task: int
@@ -99,8 +99,8 @@ class BadRowsReport:
     """The bad rows of a task or a job.
 
     dead_letters: the topic or the folder to which the bad rows were written, None if they were
-    skipped. files: the paths of the files in that folder. partitions: the partitions of that topic
-    that were written to.
+    skipped. files: the paths of the files in the dead letter folder. partitions: the partitions of
+    the dead letter topic that contain bad rows of this write.
     """
 
     on_error: str
@@ -151,7 +151,7 @@ class ExpiredRowsReport:
 
     @classmethod
     def of(cls, parts: Iterable[ExpiredRowsReport]) -> list[ExpiredRowsReport]:
-        """Return one report for each topic, the sum of the reports of tasks."""
+        """Return one report for each topic: the sum of the reports of tasks."""
         by_topic: dict[str, list[ExpiredRowsReport]] = {}
         for part in parts:
             by_topic.setdefault(part.topic, []).append(part)
@@ -194,8 +194,8 @@ class ExpiredRowsReport:
 class TaskReport:
     """The report of a task.
 
-    task: the id of its partition in the DataFrame. attempt: the attempt number. host:
-    the host on which it ran.
+    task: the id of the Spark partition that the task wrote. attempt: the attempt number. host:
+    the host on which the task ran.
     """
 
     task: int
@@ -209,10 +209,10 @@ class TaskReport:
 class ExactlyOnceReport:
     """How a job or a micro-batch was written exactly once.
 
-    mode, app_id: the values of the options; for a stream without txnAppId, the application id that
-    the sink has derived. version: the version of a batch job; None for a micro-batch of a known
-    query, which has a batch_id instead. transactions: the number of transactions that contain rows.
-    skipped: why no row was to be written, None if rows were to be written.
+    mode, app_id: the values of the options exactlyOnce and txnAppId. For a stream without txnAppId,
+    app_id is the id that the sink has derived. version: the version of a batch job. It is None for
+    a micro-batch of a known query, which has a batch_id instead. transactions: the number of
+    transactions that contain rows. skipped: why the write was skipped, None if it was not.
     """
 
     mode: str
@@ -240,8 +240,8 @@ class CommitReport:
     is also None if no task has reported. complete: whether the write is committed. If it is not,
     the report is only about the tasks that ended before the failure. unreported_tasks: the number
     of the other tasks, which may have written rows, too. error: why the write failed, None if it
-    did not fail or if only Spark knows why. write_id: the name of the job in `WRITE_ID_OPTION`,
-    None without one.
+    did not fail or if only Spark knows why. write_id: the value of `WRITE_ID_OPTION`, None if it
+    is not set.
 
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
@@ -305,7 +305,7 @@ class CommitReport:
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is a micro-batch without rows, about which nothing needs to be printed."""
+        """Whether this is a micro-batch without rows. Its report need not be printed."""
         return (
             self.batch_id is not None
             and self.complete
@@ -333,7 +333,7 @@ class CommitReport:
 
 @dataclass(kw_only=True)
 class SkippedMessage(WriterCommitMessage):
-    """The commit message of a task whose rows were written before by another run.
+    """The commit message of a task that wrote nothing, because its rows were written before.
 
     rows: the number of rows that the task counted, None if it did not read its rows. trace, plan,
     micro_batch: as in `SinkCommitMessage`.
@@ -347,11 +347,11 @@ class SkippedMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class JobTrace:
-    """The span of a job, which is not ended yet.
+    """The span of a job that has not ended.
 
-    traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: those of its
-    parent, empty without one. started_ns: in nanoseconds since 1970. topic: the option topic, None
-    if the data has a topic column.
+    traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: the traceparent
+    of the parent span, an empty string if there is none. started_ns: in nanoseconds since 1970.
+    topic: the option topic, None if the data has a topic column.
     """
 
     traceparent: str
@@ -367,8 +367,8 @@ class SinkCommitMessage(WriterCommitMessage):
     started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
     the written partitions, without bad rows. trace: the span of the job, None without
     openTelemetry. transaction: what the task wrote in its transaction, None for at-least-once
-    writes. plan, micro_batch: set only for a stream that is written exactly once, because its
-    commit can learn them only from these messages.
+    writes. plan, micro_batch: set only for a micro-batch that is written exactly once, because the
+    commit of a stream gets them only from these messages.
     """
 
     report: TaskReport

@@ -1,7 +1,7 @@
 """Spark sessions and DataFrames, classic or of Spark Connect: type checks and settings.
 
-`register` changes settings. A session may lack a setting, or forbid changing it. The sink works
-without these changes, too.
+`register` changes settings of a session. A session may lack a setting, or forbid changing it. The
+sink also works if a setting cannot be changed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def change_setting(
     spark: SparkSession, name: str, change: Callable[[str | None], str | None]
 ) -> str | None:
-    """Set a setting to `change(current value)`. If the result is None, leave it unchanged.
+    """Set a setting to `change(current value)`. If that is None, do not change the setting.
 
-    Return why that failed, None if it succeeded.
+    Return None on success, and the error message if this failed.
     """
     try:
         changed = change(spark.conf.get(name))
@@ -35,10 +35,10 @@ def change_setting(
 
 
 def driver_folder() -> Path | None:
-    """Return the folder of SparkFiles, None if no SparkContext runs.
+    """Return the folder of SparkFiles, or None if no SparkContext runs.
 
-    It is the same folder in all processes of a driver; with Spark Connect, in those of one session.
-    An executor has a folder of its own.
+    All processes of a driver have the same folder. With Spark Connect, only the processes of one
+    session have the same folder. Each executor has its own folder.
     """
     try:
         from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
@@ -58,7 +58,7 @@ def check_session(call: str, spark: object) -> None:
 
     call: the name of the function that takes the session, for the message.
     """
-    # Compare the class name, since the session class of Spark Connect is another class.
+    # Compare the class name, because Spark Connect has its own session class of this name.
     if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
         kind = type(spark).__name__
         message = f"{call}: spark is of type {kind}: expected a SparkSession"

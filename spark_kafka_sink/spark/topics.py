@@ -1,12 +1,14 @@
 """The topics that tasks write to: creation of missing topics, max.message.bytes and retention.
 
-The topics that a topic column names are known only from the rows, so the driver cannot create them
-or read their retention. The driver creates the topic of the option topic, but only once for a
-stream, and the topic may be deleted later. Several tasks may try to create a topic at once: one
-task creates it, and the others find that it exists.
+The topics that a topic column names are known only from the rows, so tasks create them and read
+their retention. (In mode `single`, the driver creates the topics that atomic_layout has found.) The
+driver also creates the topic that the option topic names. In a stream it does so only once, and the
+topic may be deleted later. If several tasks try to create a topic at once, one of them creates it,
+and the others find that it exists.
 
-The driver reads max.message.bytes of the topic, and a stream caches the value. That is enough to
-size batches. Before a task refuses a row as too large for its topic, it reads the value again.
+The driver reads max.message.bytes of the topic, and a stream caches the value. The cached value is
+good enough to size batches. Before a task refuses a row as too large for its topic, the task reads
+the value again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from spark_kafka_sink.spark.options import SinkOptions
 
 @contextmanager
 def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
-    """Suggest the option createTopics in the exception about a missing topic."""
+    """Suggest the option createTopics in the message of an exception about a missing topic."""
     try:
         yield
     except TimeoutException as error:
@@ -48,8 +50,8 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
 def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
     """Raise InvalidTopicException for an internal topic, unless client.id is `ADMIN_CLIENT_ID`.
 
-    is_internal: whether brokers returned the topic as internal. Kafka's own internal topics are
-    recognized by name, even before they exist.
+    is_internal: whether the brokers' metadata marks the topic as internal. Kafka's own internal
+    topics are recognized by name, even before they exist.
     """
     if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
         raise internal_topic_error(topic)
@@ -58,10 +60,10 @@ def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool 
 def topics_to_write(
     options: SinkOptions, admin: KafkaAdmin, names: Iterable[str]
 ) -> dict[str, TopicDescription]:
-    """Return the topics of a write by name; create or wait for missing topics (see createTopics).
+    """Return the topics of a write by name. Create missing topics, or wait until they exist.
 
-    Raise InvalidTopicException for an internal topic, which is never created. Raise the exceptions
-    of `KafkaAdmin.topics`.
+    They are created if the option createTopics is true. Raise InvalidTopicException for an internal
+    topic, which is never created. Raise the exceptions of `KafkaAdmin.topics`.
     """
     names = list(names)
     for name in names:
@@ -76,7 +78,7 @@ def topics_to_write(
 class MissingTopics:
     """Creates topics that are missing when a task writes to them. Each topic is checked once.
 
-    new: the settings of new topics, None if no topics are to be created.
+    new: how topics are created, None if they are not created.
     """
 
     def __init__(self, options: SinkOptions, new: NewTopic | None) -> None:
@@ -92,8 +94,9 @@ class MissingTopics:
     def create(self, names: Iterable[str]) -> None:
         """Create missing topics, if the option createTopics is set.
 
-        Skip invalid names: appending their rows fails. Raise the exceptions of `KafkaAdmin.topics`,
-        and InvalidTopicException for an internal topic of the brokers.
+        Ignore invalid topic names, because the error is raised later, when their rows are appended.
+        Raise InvalidTopicException for an internal topic of the brokers. Raise the exceptions of
+        `KafkaAdmin.topics`.
         """
         if self._new is None:
             return
@@ -109,17 +112,17 @@ class MissingTopics:
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
-# For how many seconds a setting is used before it is read again. Brokers need about as long to
-# learn a changed setting, and each request needs a connection.
+# For how many seconds a topic config is used before it is read again. A shorter time has no use,
+# because brokers need about a second to apply a changed config. Each request needs a connection.
 GOOD_FOR_S: Final = 1.0
 
 
 def settings_with_limit(
     admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Return max.message.bytes and other settings of a topic, by name.
+    """Return max.message.bytes and the configs `names` of a topic, by name.
 
-    Return an empty dict if the brokers do not return the settings.
+    Return an empty dict if the brokers do not return the configs.
     """
     try:
         return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
@@ -129,7 +132,7 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return max.message.bytes. Return None if it is unknown; then only the brokers check it."""
+    """Return max.message.bytes, or None if it is unknown. Then only the brokers check it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
@@ -147,7 +150,7 @@ def retention_of(settings: Mapping[str, str | None]) -> int | None:
 
 
 def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
-    """Return the retention (`retention_of`) of topics, read from the brokers; None if unknown."""
+    """Read topic configs from the brokers. Return `retention_of` by topic; None if unknown."""
     try:
         with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
             found = admin.configs_of_topics(topics, RETENTION_SETTINGS)

@@ -1,9 +1,9 @@
 """Python tracebacks without the frames of the sink, as Spark shows them to users.
 
-Spark shows the traceback of a failed write in its exception and several times in its logs. If an
-exception of the sink ends the write, the last line of the traceback says what was found and what to
-do. The frames of the sink do not help then, and make that line hard to find. Frames of user code,
-such as a partitioner, are always shown. The option ``fullTraceback`` shows all frames.
+Spark shows the traceback of a failed write in its exception and several times in its logs. If the
+write failed with an exception of the sink, the last line of the traceback says what was found and
+what to do. The frames of the sink do not help then, and make that line hard to find. Frames of user
+code, such as a partitioner, are always shown. The option ``fullTraceback`` shows all frames.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.worker import NEEDED
 
 _SINK: Final = "spark_kafka_sink"
-# The top-level modules that the sink calls. Their frames are only shown below frames of user code.
+# The top-level modules that the sink calls. Their frames are only shown if user code called them.
 _LIBRARIES: Final = sys.stdlib_module_names | {
     *NEEDED, "botocore", "cryptography", "gssapi", "py4j", "pyspark",
 }  # fmt: skip
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a method shorten the tracebacks of its exceptions.
+    """Return a method that shortens the tracebacks of its exceptions.
 
-    Do nothing if the attribute `full_traceback` of the method's object is true.
+    It does not shorten them if the attribute `full_traceback` of its object is true.
     """
 
     @functools.wraps(method)
@@ -48,7 +48,7 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
         except BaseException as error:
             if not self.full_traceback:
                 shorten(error)
-            raise  # without an argument, it does not add this frame to the traceback again
+            raise  # `raise error` would add this frame to the traceback again
 
     return shortening
 
@@ -56,9 +56,9 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
 def shorten(error: BaseException) -> None:
     """Remove the frames of the sink from the traceback of an exception. Raise nothing.
 
-    If a KafkaException has no frames of user code, only the first of its causes that has such
-    frames is kept: messages of the sink name their causes. If any other exception has no frames of
-    user code, it is a bug, and all its frames are kept.
+    A KafkaException without frames of user code keeps only one of its causes: the first one with
+    such frames. The other causes are not needed, because messages of the sink name their causes. An
+    exception of any other class without frames of user code is a bug, and keeps all its frames.
     """
     with suppress(Exception):  # the class may be a user's
         _shorten(error)
@@ -97,9 +97,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of the sink, and of the libraries that it calls.
+    """Return a traceback without the frames of the sink and of the libraries that the sink calls.
 
-    Return None if no frame is left.
+    Return None if the traceback has no frames except these.
     """
     kept: list[TracebackType] = []
     while trace is not None:

@@ -1,8 +1,9 @@
 """OpenTelemetry traces of writes (option ``openTelemetry``): a span for a job and for each task.
 
-A job's span begins in the process that plans the job, which chooses its ids. It ends with these ids
-in the process that commits the job. Tasks begin child spans of it. Where no tracer provider is set,
-one is made from the environment variables OTEL_*. An error in tracing never fails a write.
+The process that plans a job starts the job's span and chooses its ids. The process that commits the
+job ends the span, with the same ids. Tasks start child spans of it. If a process has no tracer
+provider, the sink makes one from the environment variables OTEL_*. Errors in tracing never fail a
+write.
 
 This is the only module that imports opentelemetry, and only if the option is set.
 """
@@ -44,7 +45,7 @@ _SCOPE: Final = "spark_kafka_sink"
 _JOB_SCOPE: Final = "spark_kafka_sink.job"
 _JOB: Final = "pykafka write"
 _TASK: Final = "pykafka task"
-# The packages of the exporters over OTLP, by their entry points.
+# The packages of the OTLP exporters, by their entry points.
 _PACKAGES: Final = {
     f"otlp_proto_{protocol}": f"opentelemetry-exporter-otlp-proto-{protocol}"
     for protocol in ("http", "grpc")
@@ -54,9 +55,9 @@ _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16
 
 
 def check_installed() -> None:
-    """Raise ConfigException if OpenTelemetry or its exporter over OTLP is not installed here.
+    """Raise ConfigException if OpenTelemetry or its OTLP exporter is not installed here.
 
-    A program that has set a tracer provider needs no exporter.
+    An exporter is needed only if the program has not set a tracer provider.
     """
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         message = (
@@ -68,7 +69,7 @@ def check_installed() -> None:
     if not _has_no_provider():
         return
     for exporter, point in _exporters().items():
-        # An exporter without a name in _PACKAGES may be missing: the others work without it.
+        # Only OTLP exporters are checked. If a different one is missing, the others still work.
         if point is None and exporter in _PACKAGES:
             message = f"option openTelemetry is true, but {_without_exporter(exporter)}"
             raise ConfigException(message)
@@ -86,7 +87,7 @@ def checked_traceparent(text: str) -> str:
 
 
 def current_traceparent() -> str | None:
-    """Return the traceparent of the current span in this process, None if there is none."""
+    """Return the traceparent of the current span in this process, or None if there is none."""
     from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
 
     context = trace.get_current_span().get_span_context()
@@ -94,9 +95,10 @@ def current_traceparent() -> str | None:
 
 
 def begin_job(parent: str, topic: str | None) -> JobTrace | None:
-    """Begin the span of a job below a parent. If that fails, log a warning and return None.
+    """Start the span of a job as a child of `parent`. If that fails, log a warning and return None.
 
-    parent: the traceparent of the parent, empty without one. topic: as in `JobTrace`.
+    parent: the traceparent of the parent span, an empty string if there is none. topic: as in
+    `JobTrace`.
     """
     try:
         tracer = _provider().get_tracer(_SCOPE)
@@ -148,14 +150,15 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
 
 
 def keep_trace(folder: Path, stream: object, job: JobTrace | None) -> None:
-    """Keep the span of a stream's micro-batch in the driver's folder, for its commit or its abort.
+    """Store the span of a micro-batch in the driver's folder, for the commit or the abort.
 
-    The commit messages of tasks contain the span, too. But Spark may abort a micro-batch without
-    any commit message. The span is kept until the next micro-batch of the stream is planned, even
-    if that has none. stream: what identifies the stream, with the same repr in each process.
+    The commit messages of tasks contain the span, too. But Spark may abort a micro-batch before any
+    task has sent a commit message. Planning the next micro-batch of the stream replaces the span,
+    or removes it if `job` is None. stream: an object that identifies the stream; its repr must be
+    the same in each process.
     """
     path = folder / _file_of(stream)
-    with suppress(OSError):  # then the micro-batch may end with another span
+    with suppress(OSError):  # then the micro-batch may end with a different span
         if job is None:
             path.unlink(missing_ok=True)
             return
@@ -165,7 +168,7 @@ def keep_trace(folder: Path, stream: object, job: JobTrace | None) -> None:
 
 
 def kept_trace(folder: Path, stream: object) -> JobTrace | None:
-    """Return the span of the stream's micro-batch that was planned last, None if none is kept."""
+    """Return the span of the stream's newest micro-batch, or None if none is stored."""
     try:
         return JobTrace(*json.loads((folder / _file_of(stream)).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
@@ -177,7 +180,7 @@ def _file_of(stream: object) -> str:
 
 
 class TaskSpan:
-    """The span of a task; without a span, its methods do nothing."""
+    """The span of a task. If `span` is None, the methods do nothing."""
 
     def __init__(self, span: Span | None, job: JobTrace) -> None:
         self._span = span
@@ -230,10 +233,10 @@ class TaskSpan:
 
 @contextmanager
 def task_span(job: JobTrace, task: int, attempt: int) -> Iterator[TaskSpan]:
-    """Run a task in a span below that of its job, and export the span at the end.
+    """Run a task in a child span of the span of its job, and export the span at the end.
 
-    task, attempt: Spark's numbers of the task and the attempt. In the task, the current span of the
-    user's code is this span.
+    task, attempt: Spark's numbers of the task and the attempt. User code that runs in the task gets
+    this span as the current span.
     """
     try:
         begun = _begin_task(job, task, attempt)
@@ -278,10 +281,10 @@ def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider,
 
 
 def _destination(topics: set[str], job: JobTrace) -> dict[str, str]:
-    """Return the attribute with the topics that have rows.
+    """Return the attribute that names the topics of the written rows.
 
-    If no topic has rows, the attribute has the option topic of the job. If that option is not set
-    either, return no attribute.
+    If no rows were written, the attribute names the option topic of the job. If that option is not
+    set either, return no attribute.
     """
     names = sorted(topics) or ([] if job.topic is None else [job.topic])
     return {"messaging.destination.name": ",".join(names)} if names else {}
@@ -297,13 +300,13 @@ def _has_no_provider() -> bool:
 def _provider() -> TracerProvider:
     """Return the tracer provider of this process. If none is set, return one made from OTEL_*.
 
-    It is not set here, because the user's program may set one later.
+    This function does not set the provider, because the user's program may set one later.
     """
     from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
 
     if _has_no_provider():
         return _made_provider()
-    found: TracerProvider = trace.get_tracer_provider()  # another class has the same methods
+    found: TracerProvider = trace.get_tracer_provider()  # or a class with the same methods
     return found
 
 
@@ -325,7 +328,7 @@ def _made_provider() -> TracerProvider:
 
 
 def _exporters() -> dict[str, EntryPoint | None]:
-    """Return the exporters that OTEL_TRACES_EXPORTER names; None for one that is not installed."""
+    """Return the exporters that OTEL_TRACES_EXPORTER names; None for each that is not installed."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
 
     named = _environment("OTEL_TRACES_EXPORTER", "otlp").split(",")
@@ -349,10 +352,11 @@ def _without_exporter(exporter: str) -> str:
 
 
 def _exporter(name: str) -> str:
-    """Return the name of the entry point that has an exporter.
+    """Return the name of the entry point of an exporter.
 
-    name: a name from OTEL_TRACES_EXPORTER. The name ``otlp`` stands for an exporter over gRPC or
-    over HTTP, as OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says.
+    name: a name from OTEL_TRACES_EXPORTER. The name ``otlp`` means the exporter over gRPC or over
+    HTTP. OTEL_EXPORTER_OTLP_TRACES_PROTOCOL chooses between them, or else
+    OTEL_EXPORTER_OTLP_PROTOCOL.
     """
     if name != "otlp":
         return name
@@ -362,9 +366,9 @@ def _exporter(name: str) -> str:
 
 
 def _environment(name: str, default: str) -> str:
-    """Return an environment variable, the default if it is not set or empty.
+    """Return an environment variable, or `default` if it is not set or empty.
 
-    The specification of OpenTelemetry treats an empty variable as one that is not set.
+    OpenTelemetry's specification treats an empty variable as not set.
     """
     return os.environ.get(name) or default
 
@@ -375,9 +379,9 @@ def _traceparent(span: Span) -> str:
 
 
 def _below(traceparent: str) -> Context:
-    """Return a context whose current span is the span of a traceparent.
+    """Return a context whose current span is that of `traceparent`.
 
-    The context is empty if the traceparent is empty.
+    The context is empty if `traceparent` is an empty string.
     """
     from opentelemetry.context import Context  # noqa: PLC0415 - only with openTelemetry
     from opentelemetry.trace import (  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
 """Spark's Python processes: checks before the sink is imported, and settings of the process.
 
-pip does not install pyspark with the sink, and `--py-files` ships no C extensions. Without these
-checks, a missing module would be the last line of a long traceback.
+A module may be missing, because pip does not install pyspark with the sink, and `--py-files` ships
+no C extensions. Without these checks, the error would be the last line of a long traceback.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_modules() -> None:
 
 
 def check_versions() -> None:
-    """Raise ImportError if a module that the sink needs is too old. Import all of them.
+    """Import all modules that the sink needs, and raise ImportError if one of them is too old.
 
     A module without a version is accepted.
     """
@@ -94,7 +94,7 @@ _MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
-# A flag of our own, because gc.get_freeze_count() would count all frozen objects.
+# A flag, because gc.get_freeze_count() would also count objects that others have frozen.
 _is_frozen = False
 
 
@@ -102,8 +102,8 @@ def keep_heap() -> None:
     """Set glibc's malloc thresholds in this process. Do nothing without glibc."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        # Either call turns off glibc's dynamic mmap threshold, so the second call alone would do
-        # harm.
+        # Either call turns off glibc's dynamic mmap threshold. So if the first call fails, the
+        # second one would do harm.
         if mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) == 1:
             mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
@@ -122,10 +122,11 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 def acknowledge_now() -> None:
     """Send TCP acknowledgements at once on all open connections; do nothing outside Linux.
 
-    It is not known which connection is Spark's. On other connections, such as those of a pooled
-    producer, an acknowledgement is only sent a little earlier. Files that are not TCP connections
-    refuse the option. Python's socket class is not used, because making a socket from an open file
-    would make the file non-blocking if a program has set a default timeout.
+    This is for the connection to Spark, but it is not known which of the open files that is. On
+    other connections, for example to brokers, an acknowledgement is only sent a little earlier.
+    For files that are not TCP connections, the call fails, and the failure is ignored. Python's
+    socket class is not used, because a socket that is made from an open file makes the file
+    non-blocking if a program has set a default timeout.
     """
     with suppress(OSError, AttributeError):
         setsockopt = ctypes.CDLL(None).setsockopt

@@ -1,9 +1,9 @@
 """The writers that Spark calls: planned on the driver, run in tasks, committed on the driver.
 
-Spark pickles a writer into every task, and calls commit and abort on a copy in another process. A
-writer keeps the options for its tasks as bytes, so that the committing process does not import the
-modules of the options. That import takes a third of a second in a new process. For the same reason,
-the modules of tasks and those of commits are imported only when they are needed.
+Spark pickles a writer into every task, and calls commit and abort on a copy in a different process.
+A writer keeps the options for its tasks as bytes, so that the committing process does not import
+the modules of the options. That import takes a third of a second in a new process. For the same
+reason, the modules of tasks and of commits are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONTINUOUS_REFUSAL: Final = (
 REAL_TIME_REFUSAL: Final = (
     f"Spark does not support the real-time trigger for Python sinks. {_OTHER_TRIGGERS}"
 )
-# By the parameter of ``trigger``, and by its name in the plans of Spark Connect.
+# The keys are the parameters of ``trigger``, and their names in the plans of Spark Connect.
 TRIGGER_REFUSALS: Final = {
     "continuous": CONTINUOUS_REFUSAL,
     "continuous_checkpoint_interval": CONTINUOUS_REFUSAL,
@@ -57,12 +57,12 @@ def mode_refusal(mode: str) -> str:
 
 
 class _OptionsOfTasks:
-    """The base class of all writers: keeps the options for their tasks.
+    """The base class of all writers. It stores the options for their tasks.
 
-    full_traceback: whether the tracebacks of exceptions have all frames.
+    full_traceback: whether the tracebacks of exceptions show all frames.
     """
 
-    # Whether batches may have Arrow views and dictionaries. Only batches of Sail may have them.
+    # Whether batches may contain Arrow views and dictionaries. Only Sail's batches may.
     may_get_other_types = False
 
     def __init__(self, options: SinkOptions) -> None:
@@ -127,7 +127,7 @@ class _TaskWriter(_OptionsOfTasks):
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch job.
 
-    token: the delegation token that is expired at the end of the job, None without one.
+    token: the delegation token to expire at the end of the job, or None if there is no token.
     """
 
     # The batch id of the micro-batch that the job writes, None for a job outside foreachBatch.
@@ -155,9 +155,9 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once.
 
-    plan: the plan of the run. If the version is already written, `plan` is the commit log record of
-    the application and topic instead. batch_id: the batch id of the micro-batch that the job
-    writes, if any. token: as in `KafkaArrowWriter`.
+    plan: the plan of the run. If the version is already written, it is the commit log record of the
+    application and topic instead. batch_id: the batch id, if the job writes a micro-batch. token:
+    as in `KafkaArrowWriter`.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
-        If the version is already written, write nothing. The task then counts its rows if they have
-        a topic column. If the option `topic` is set, it does not read them.
+        If the version is already written, write nothing. Then read and count the rows only if the
+        option `topic` is not set.
         """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import skip_task, write_task  # noqa: PLC0415 - tasks alone need it
@@ -200,7 +200,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of the job. Raise nothing: Spark raises the error of the job."""
+        """Abort the transactions of the job. Raise nothing, as Spark raises the job's error."""
         try:
             from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
@@ -257,7 +257,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         commit_micro_batch(self._unpacked(), messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
+        """Abort the transactions. Raise nothing, as Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
         abort_micro_batch(self._unpacked(), messages, batchId)
@@ -266,7 +266,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a micro-batch exactly once, as a batch job.
 
-    is_written: whether the micro-batch was written before, so that its rows are only counted.
+    is_written: whether the micro-batch was written before. If so, its rows are only counted.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
+        """Abort the transactions. Raise nothing, as Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(

@@ -2,8 +2,9 @@
 
 The classes are declared in the same way as in `messages`.
 
-DescribeConfigs version 0 is not supported: brokers since 1.1 have later versions. From version 4
-on, CreateTopics takes -1 for the brokers' default number of partitions and replicas (KIP-464).
+DescribeConfigs version 0 is not supported, because brokers since 1.1 support later versions. From
+version 4 on, CreateTopics takes -1 for the brokers' default number of partitions and replicas
+(KIP-464).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class CreatableTopic:
 
 @dataclass(slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Asks the controller to create topics."""
+    """The request to create topics, which is sent to the controller."""
 
     topics: list[CreatableTopic]
     timeout_ms: Int32 = 60_000
@@ -105,7 +106,7 @@ class DescribeConfigsResource:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsRequest:
-    """Asks a broker for configuration entries of resources."""
+    """The request for configuration entries of resources."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: Annotated[Bool, Since(1)] = False
@@ -114,7 +115,7 @@ class DescribeConfigsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsSynonym:
-    """Another source of an entry's value, such as a broker's default."""
+    """One of the sources of an entry's value, such as a broker's default."""
 
     name: Annotated[str, Since(1)]
     value: Annotated[str | None, Since(1), Nullable(0)]

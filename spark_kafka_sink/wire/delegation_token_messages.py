@@ -1,7 +1,7 @@
 """The requests and responses about delegation tokens (KIP-48).
 
 The classes are declared in the same way as in `messages`. `repr` never shows the HMAC of a token,
-because clients log in with it.
+because the HMAC is the password with which clients log in.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DescribeDelegationTokenOwner:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenRequest:
-    """Asks for tokens; owners: None for all tokens that the client may see."""
+    """The request for tokens; owners: None for all tokens that the client may see."""
 
     owners: Annotated[list[DescribeDelegationTokenOwner] | None, Nullable(0)]
 
@@ -131,7 +131,7 @@ class DescribedDelegationToken:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenResponse:
-    """The tokens that were asked for."""
+    """The requested tokens."""
 
     error_code: Int16
     tokens: list[DescribedDelegationToken]

@@ -16,7 +16,7 @@ from spark_kafka_sink.wire.message_codecs import Int16, Int32, Int64, Nullable
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTransactionsRequest:
-    """Asks the transaction coordinator to describe the transactions of transactional ids."""
+    """The request for the transactions of transactional ids, sent to their coordinator."""
 
     transactional_ids: list[str]
 
@@ -66,7 +66,7 @@ class TopicRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeProducersRequest:
-    """Asks the leader of partitions for the producers that have written to them."""
+    """The request for the producers that have written to partitions, sent to their leader."""
 
     topics: list[TopicRequest]
 

@@ -1,7 +1,7 @@
 """The requests of a producer to the network client, and the events that the client returns.
 
-These classes only have data. The producer's state machines and the network client never import each
-other; both import these classes.
+These classes contain only data. The producer's state machines and the network client both import
+them, and so need not import each other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class ClientRequest:
     """One request to one node.
 
     node_id: None for the least loaded node. max_version: the highest version to use, even if client
-    and broker support later versions. min_version: the first version that has all fields that the
+    and broker support later versions. min_version: the first version with all fields that the
     message sets. expects_response: False for a Produce request with acks=0, which is complete when
-    it is written to the socket. context: any value; the sender finds it again in the `request` of
-    the event.
+    it is written to the socket. context: any value; the event about the request contains the
+    request, and so this value, too.
     """
 
     node_id: int | None

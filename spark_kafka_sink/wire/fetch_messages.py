@@ -3,7 +3,7 @@
 The classes are declared in the same way as in `messages`. Fetch sessions (KIP-227) are not used:
 every request lists all partitions to read and belongs to no session (`session_id` 0,
 `session_epoch` -1). Fetch versions before 4 cannot carry v2 record batches and are not supported.
-Every broker since 0.11 has later versions.
+Every broker since 0.11 supports later versions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ListOffsetsTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """Asks the leader of partitions for offsets by timestamp.
+    """The request for offsets by timestamp, sent to the leader of the partitions.
 
     With isolation level 1 (read_committed), the latest offset is the last stable offset.
     """
@@ -137,10 +137,11 @@ class ReplicaState:
 
 @dataclass(slots=True, kw_only=True)
 class FetchRequest:
-    """Asks the leader of partitions for record batches.
+    """The request for record batches, sent to the leader of the partitions.
 
-    The broker waits at most `max_wait_ms` until `min_bytes` are available. The response has at most
-    `max_bytes`. If the first batch is larger, the response has that batch completely (KIP-74).
+    The broker waits at most `max_wait_ms` until `min_bytes` are available. The response contains at
+    most `max_bytes` of records. If the first batch is larger, it is still returned completely
+    (KIP-74).
     """
 
     cluster_id: Annotated[str | None, Since(12), Nullable(12), Tag(0)] = None

@@ -5,13 +5,13 @@ A frame is an int32 size followed by that many bytes. A request frame has a head
     size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | [tags] | message
 
 The client_id in the header has an int16 length in flexible versions too (RequestHeader v2). A
-response header is a correlation id. In flexible versions, tagged fields follow it. Only the header
-of an ApiVersions response never has tagged fields, so that a client can read a response in a
-version that it did not request (KIP-511).
+response header is a correlation id. In flexible versions, tagged fields follow it. The header of an
+ApiVersions response is an exception: it never contains tagged fields, so that a client can read a
+response in a version that it did not request (KIP-511).
 
 `decode_response` decodes all responses of brokers. For any bytes, it either returns a message or
-raises ProtocolError. It ignores bytes after a message, as the Java client and librdkafka do,
-because some brokers of other vendors write a superfluous empty tag buffer.
+raises ProtocolError. It ignores extra bytes after a message, because some brokers of other vendors
+write a superfluous empty tag buffer. The Java client and librdkafka ignore them, too.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class FrameSplitter:
     """Splits a stream of bytes into response frames (NetworkReceive).
 
     The bytes may arrive in pieces of any size. Raise ProtocolError if the size of a frame is
-    negative or larger than `max_size_bytes`, before memory is used for the frame. has_tls: whether
-    the bytes came through TLS, for error messages.
+    negative or larger than `max_size_bytes`, before the frame takes memory. has_tls: whether the
+    bytes came through TLS, for error messages.
     """
 
     __slots__ = ("_buffer", "_has_tls", "max_size_bytes")

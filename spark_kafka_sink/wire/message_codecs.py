@@ -15,10 +15,10 @@ compile it, as dataclasses does for ``__init__``. Adjacent fixed-width fields ar
 ``struct`` call, and the schema is not interpreted for each message. Reading a Produce response of
 64 partitions takes a quarter of the time that nested closures took.
 
-The rules are the same as in Kafka's schemas. Fields that a version does not have are neither read
-nor written and keep their default. Unknown tagged fields are skipped (KIP-482). A reader raises
-ProtocolError, IndexError, struct.error or UnicodeDecodeError for invalid bytes. `frames` turns all
-of these exceptions into ProtocolError.
+The rules are the same as in Kafka's schemas. Fields that a version does not contain are neither
+read nor written and keep their default. Unknown tagged fields are skipped (KIP-482). A reader
+raises ProtocolError, IndexError or struct.error for invalid bytes. `frames` turns all of these
+exceptions into ProtocolError.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Nullable:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The number of a tagged field. Without it, a field is not tagged."""
+    """The number of a tagged field. A field without a `Tag` is not tagged."""
 
     number: int
 
@@ -96,7 +96,7 @@ class Field:
 
 
 def fields_of(cls: type, version: int) -> list[Field]:
-    """Return the fields that `version` of the message class `cls` has, in wire order."""
+    """Return the fields of the message class `cls` that `version` contains, in wire order."""
     hints = get_type_hints(cls, include_extras=True)
     found = (_field(f.name, hints[f.name], version) for f in dataclasses.fields(cls))
     return [field for field in found if field is not None]
@@ -185,7 +185,7 @@ def _runs(fields: list[Field]) -> Iterator[list[Field]]:
 def _compiled_once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
     """Cache the compiled function of each version of each class.
 
-    With functools.cache, mypy would not know the types.
+    functools.cache is not used, because mypy would then not know the types.
     """
     compiled: dict[tuple[type, int, bool], _Compiled] = {}
 
@@ -198,8 +198,8 @@ def _compiled_once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Comp
     return get
 
 
-# The smallest size in bytes of a value. A null or empty value has only a length field; a UUID has
-# no length field. The key is the type, and whether the encoding is compact.
+# The smallest size in bytes of a value. A null or empty value consists of a length field alone; a
+# UUID has no length field. The keys are the type, and whether the encoding is compact.
 _MIN_BYTES = {
     ("string", False): 2, ("bytes", False): 4, ("array", False): 4, ("uuid", False): 16,
     ("string", True): 1, ("bytes", True): 1, ("array", True): 1, ("uuid", True): 16,
@@ -225,7 +225,7 @@ def reader(cls: type, version: int, *, flexible: bool) -> Reader:
 
 
 def _set_defaults(source: _Source, cls: type, read: set[str]) -> None:
-    """Set defaults for the fields that this version does not have, and for all tagged fields."""
+    """Set defaults for the fields that this version does not contain, and for all tagged fields."""
     for field in dataclasses.fields(cls):
         if field.name in read:
             continue

@@ -2,8 +2,8 @@
 
 Names, types, versions, tags and null rules are the same as in Kafka's message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1). A test compares every class with
-its schema. Versions below the first version in `APIS` are not supported, because brokers since 0.10
-have later versions. `repr` of the SASL messages never shows a token, since a PLAIN token contains
+its schema. Versions below the first version in `APIS` are not supported, as all brokers since 0.10
+support later ones. `repr` of the SASL messages never shows a token, since a PLAIN token contains
 the password.
 
 The classes are dataclasses that are not frozen. Constructing a frozen dataclass takes twice the
@@ -75,7 +75,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Asks for the versions that a broker supports: a connection's first request (KIP-511)."""
+    """The first request of a connection, for the versions that a broker supports (KIP-511)."""
 
     client_software_name: Annotated[str, Since(3)] = ""
     client_software_version: Annotated[str, Since(3)] = ""
@@ -140,7 +140,7 @@ class MetadataRequestTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataRequest:
-    """Asks for the brokers, and for topics; topics: an empty list for no topics, None for all."""
+    """The request for the brokers and for topics; topics: an empty list for none, None for all."""
 
     topics: Annotated[list[MetadataRequestTopic] | None, Nullable(1)]
     allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -198,7 +198,7 @@ class MetadataResponse:
 
 @dataclass(slots=True, kw_only=True)
 class InitProducerIdRequest:
-    """Asks for a producer id, or for the next epoch of a known producer id (KIP-98, KIP-360)."""
+    """The request for a producer id, or for the next epoch of a known one (KIP-98, KIP-360)."""
 
     transactional_id: Annotated[str | None, Nullable(0)] = None
     transaction_timeout_ms: Int32
@@ -307,7 +307,7 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    With version 0, tokens follow without a request header; with version 1, in SaslAuthenticate.
+    After version 0, tokens follow without request headers; after 1, in SaslAuthenticate requests.
     """
 
     mechanism: str

@@ -1,10 +1,10 @@
 """Read Kafka's primitive types from buffers, and write them.
 
 Every read function takes ``(buffer, position)`` and returns ``(value, next position)``. It compares
-a length with the number of remaining bytes *before* it allocates memory, so a wrong length raises
-an exception and never uses much memory. The length of an array is too large if its elements would
-not fit into the remaining bytes, even at their smallest size. Fixed-width integers are not read
-here, but by `message_codecs`.
+a length with the number of remaining bytes *before* it allocates memory. So a wrong length raises
+an exception and never uses much memory. The length of an array is rejected if its elements would
+not fit into the remaining bytes even at their smallest size. `message_codecs` reads the fixed-width
+integers itself.
 
 Invalid UTF-8 in text is replaced by U+FFFD, as in the Java client, so that an invalid error message
 of a broker does not break the connection.

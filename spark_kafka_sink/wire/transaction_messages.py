@@ -3,8 +3,8 @@
 The classes are declared in the same way as in `messages`. AddPartitionsToTxn is declared up to
 version 3, because only brokers use later versions. For a broker, EndTxn 5 and TxnOffsetCommit 5
 imply transaction.version 2. Callers therefore limit the version if the cluster has not finalized
-that feature level. From version 4 on, a FindCoordinator request can have several keys. A request
-sets the fields for both forms, because its version is chosen later.
+that feature level. From version 4 on, a FindCoordinator request can contain several keys. The
+client sets both the old field and the new one, because the version is chosen later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.wire.message_codecs import (
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """Asks for the coordinator of a group (key type 0) or of a transactional id (key type 1)."""
+    """The request for the coordinator of a group (key type 0) or transactional id (key type 1)."""
 
     key: Annotated[str, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -107,8 +107,8 @@ class AddPartitionsToTxnResponse:
 class AddOffsetsToTxnRequest:
     """Adds a group's offsets to the transaction.
 
-    It has to come before a TxnOffsetCommit of version 4 or lower. TxnOffsetCommit from version 5 on
-    adds the offsets itself (KIP-890).
+    This request must precede a TxnOffsetCommit of version 4 or lower. From version 5 on,
+    TxnOffsetCommit adds the offsets itself (KIP-890).
     """
 
     transactional_id: str
@@ -203,7 +203,7 @@ class TxnOffsetCommitResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ListTransactionsRequest:
-    """Asks a broker for the transactions that it coordinates and that match all filters.
+    """The request for the transactions that a broker coordinates and that match all filters.
 
     An empty list, a negative duration (ms) and a pattern of None match every transaction.
     """

@@ -13,7 +13,7 @@ from spark_kafka_sink.error_codes import UNSUPPORTED_VERSION
 from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.wire.messages import METADATA, Api, ApiVersionsResponse
 
-# The key of the API BrokerRegistration, which only the listeners of controllers have (KIP-631).
+# The key of the API BrokerRegistration, which only the listeners of controllers support (KIP-631).
 _BROKER_REGISTRATION: Final = 62
 
 
@@ -55,8 +55,8 @@ class NodeApiVersions:
     ) -> int:
         """Return the highest version of `api` that broker, client and the limits allow.
 
-        Raise UnsupportedVersionException, with both ranges in its message, if there is no such
-        version.
+        Raise UnsupportedVersionException if there is no such version. Its message shows the ranges
+        of broker and client.
         """
         lowest = max(api.min_version, min_version)
         highest = api.max_version if max_version is None else min(api.max_version, max_version)

@@ -33,7 +33,7 @@ from spark_kafka_sink.wire.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
-# If a response has several codes, the code whose action is first in this list counts.
+# If a response contains several codes, the code whose action is first in this list counts.
 _GRAVITY: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -54,8 +54,9 @@ _GRAVITY_OF_ADDING: Final = (
     Action.ABORTABLE,
     Action.SUCCEED,
 )
-# Among equally severe codes, the first in the response counts. But a code with advice for the user
-# comes first, and a code that only means that another partition had an error comes last.
+# Among equally severe codes, the code with the lowest number here counts, and the default is 0. For
+# equal numbers, the first code in the response counts. A code with advice for the user comes first.
+# A code that only means that another partition had an error comes last.
 _PRECEDENCE: Final[Mapping[int, int]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: -1,
     codes.OPERATION_NOT_ATTEMPTED: 1,
@@ -68,9 +69,9 @@ class Answer:
     """The most severe error code of a response: its action, and the partitions that have the code.
 
     partitions: empty if the code is not about partitions. is_unnamed: whether the partitions are
-    missing in the response; is_partly_done: whether partitions are missing, and the response names
-    other partitions without an error. problem: what is wrong with a response without an error code,
-    empty if nothing is.
+    missing in the response; is_partly_done: whether they are missing, and the response contains
+    further partitions that had no error. problem: if the response has no error code but is invalid,
+    the reason; otherwise an empty string.
     """
 
     call: Call
@@ -104,7 +105,7 @@ class Answer:
 def read_answer(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
     """Return the most severe error code of a response, and what to do about it.
 
-    An InitProducerId that returns neither an error nor a valid id is repeated.
+    InitProducerId is repeated if its response contains neither an error nor a valid id.
     """
     if isinstance(response, InitProducerIdResponse) and response.error_code == codes.NONE:
         problem = ProducerIdAndEpoch(response.producer_id, response.producer_epoch).problem
@@ -142,7 +143,7 @@ def read_answer(request: TransactionalRequest, response: Response | None, node_i
 
 
 def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
-    """Return the partitions that the response to a request must name."""
+    """Return the partitions that the response to a request must contain."""
     message = request.message
     if isinstance(message, AddPartitionsToTxnRequest):
         return [
@@ -192,7 +193,8 @@ def denied_name(request: TransactionalRequest, answer: Answer, transactional_id:
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
     """Return the error code and the coordinator of a response of any version.
 
-    If a response has neither a valid coordinator nor an error, the coordinator is not available.
+    If a response contains neither a valid coordinator nor an error, the code is
+    COORDINATOR_NOT_AVAILABLE.
     """
     named = response.coordinators[0] if response.coordinators else response
     if not named.host or named.node_id < 0:

@@ -1,7 +1,7 @@
 """JoinedTransaction: a producer in a transaction that another process begins and ends.
 
 Several producers write with the same transactional id, producer id and epoch, each to its own
-partitions. A producer joins the transaction, writes, and leaves. It requests no producer id, raises
+partitions. A producer joins the transaction, writes, and leaves. It requests no producer id, bumps
 no epoch and sends no EndTxn. While it is in the transaction, it uses separate sequences, which
 start at 0 in each partition.
 
@@ -10,14 +10,14 @@ start at 0 in each partition.
     join     transaction.version 1   AddPartitionsToTxn, unless the partitions are added already
              transaction.version 2   nothing: brokers add the partitions that are written to
     write    one batch in flight per partition until its first acknowledgement (see `sequences`)
-    leave    when every batch is acknowledged; `partitions` then has what was written
+    leave    when every batch is acknowledged; `partitions` then shows what was written
 
 After the first error, the producer writes nothing more, and its caller must not rely on any record
 that it wrote. The transaction may still be open after the error.
 
-While several producers write their first batches, a broker rejects some of them, because it
-verifies only one producer per transactional id at a time. The rejected batches are sent again after
-short waits of random length, and no warning is logged.
+While several producers write their first batches, a broker rejects some of these batches, because
+it verifies only one producer per transactional id at a time. The rejected batches are sent again
+after short waits of random length, and no warning is logged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LAST_PRODUCE_V1: Final = 11
 # the transaction.
 _BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
 _ADDING_WAIT_S: Final = 0.060
-# After this many attempts, the error must have another cause.
+# After this many attempts, a different cause of the error is assumed.
 _MOST_CONCURRENT: Final = 20
 
 
@@ -65,13 +65,13 @@ _MOST_CONCURRENT: Final = 20
 class DuplicateBatch:
     """A batch that the broker acknowledged as a duplicate of a batch in the log.
 
-    The broker is right if it wrote the batch in an earlier attempt, whose response was lost.
-    Otherwise another producer has written a batch with the same sequences, and this batch is not in
-    the log.
+    The broker is right if it wrote the batch in an earlier attempt whose response was lost.
+    Otherwise, a different producer has written a batch with the same sequences, and this batch is
+    not in the log.
 
     base_offset: the offset in the acknowledgement. attempts: the number of failed attempts before
-    the acknowledgement. sent: the bytes of the batch. They are empty if the first attempt was
-    acknowledged. In this case the batch is not in the log.
+    the acknowledgement. sent: the bytes of the batch, empty if the first attempt was acknowledged.
+    In that case, there was no earlier attempt, so the batch is not in the log.
     """
 
     base_offset: int
@@ -87,9 +87,9 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    The offsets and the sequence are -1 before the first batch. went_back: None while each batch
-    gets higher offsets than the batches before it. Otherwise a pair: the offset of the last batch
-    that did not, and the highest offset before that batch.
+    The offsets and the sequence are -1 before the first batch. went_back: None if each batch got
+    higher offsets than the batches before it. Otherwise a pair about the last batch that did not:
+    its base offset, and the highest offset of the batches before it.
     """
 
     first_offset: int = -1
@@ -101,7 +101,7 @@ class JoinedPartition:
 
 
 class JoinedDeliveries(Deliveries):
-    """What was delivered in a transaction, and the details with which the log is compared."""
+    """What was delivered in a transaction, with the details that are compared with the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,9 +131,8 @@ class JoinedDeliveries(Deliveries):
 def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
-    If the topic uses CreateTime, a broker returns a timestamp for a batch only if the batch is a
-    duplicate: the timestamp of the stored batch. (Topics with LogAppendTime are rejected before the
-    job.)
+    If the topic uses CreateTime, a broker returns a timestamp only for a duplicate, namely the
+    timestamp of the stored batch. (Topics with LogAppendTime are rejected before the job.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
@@ -143,13 +142,13 @@ class JoinedTransaction:
 
     The sender of a producer uses it in place of a `TransactionManager`. Times are seconds of the
     producer's clock. transaction_version: the cluster's finalized transaction.version when the
-    transaction began. adds_partitions: whether this producer adds the partitions that it writes to.
-    It never does so with transaction.version 2. queue: the requests that wait to be sent, and their
-    coordinator. error: why the producer cannot continue, None if it can.
+    transaction began. adds_partitions: whether this producer adds the partitions that it writes to
+    with a request. This is ignored for transaction.version 2. queue: the requests that wait to be
+    sent, and their coordinator. error: why the producer cannot continue, None if it can.
     """
 
-    # As in TransactionManager. They are always False for a producer that does not end the
-    # transaction itself.
+    # These are properties of TransactionManager. They are always False here, because this producer
+    # does not end the transaction itself.
     gives_up = False
     is_completing = False
     may_renumber = False
@@ -207,7 +206,7 @@ class JoinedTransaction:
     # -- requests ---------------------------------------------------------------------------------
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition's batches may be sent: it is added, or need not be added."""
+        """Return whether a partition's batches may be sent, as it is added or need not be added."""
         return not self._adds_partitions or topic_partition in self._partitions
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
@@ -245,7 +244,7 @@ class JoinedTransaction:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request will get no response, and put it back to be sent again.
+        """Record that a request will get no response, and queue it to be sent again.
 
         If the broker does not support the request, or if the request cannot be encoded, the
         producer gives up instead.

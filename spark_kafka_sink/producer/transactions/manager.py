@@ -1,6 +1,6 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-It has the state of the transaction, and the effects of calls and responses. The rest is in other
+It stores the state of the transaction, and applies calls and responses to it. The rest is in other
 modules: the table of states (`state`), the contents of requests (`requests`), their order
 (`TransactionQueue`), the meaning of responses (`answers`), the partitions (`TransactionPartitions`)
 and the rules for new epochs (`TransactionalProducerId`). A call returns a `TransactionalResult` to
@@ -16,8 +16,8 @@ wait for. The sender gets the next request from `due`, and passes the responses 
 
 Most of the code handles failures:
 
-- A response may be lost, so the coordinator may have begun a transaction that the producer does not
-  know of. That transaction must be ended, too (`has_begun`, `is_unanswered`).
+- A response may be lost, so the coordinator may have begun a transaction although the producer does
+  not know it. That transaction must be ended, too (`has_begun`, `is_unanswered`).
 - A caller may stop waiting and call again, and must get the result of the first call
   (`TransactionalCalls.start_or_resume`).
 - Rows that were appended before the end of a transaction may not be in a batch yet (`_collects`),
@@ -75,9 +75,9 @@ class TransactionManager:
     """The transactions of a transactional producer. Times are seconds of the producer's clock.
 
     queue: the waiting requests, and their coordinators. error: the cause of an error state, None in
-    other states. has_loose_rows: whether rows of the transaction may not be in a batch yet; the
-    caller that ends the transaction sets this, and EndTxn waits while it is set. open_appends: the
-    number of Arrow batches that may be only partly appended; EndTxn waits for them, too.
+    other states. has_loose_rows: whether some rows of the transaction may not be in a batch yet;
+    the caller that ends the transaction sets this, and EndTxn waits while it is set. open_appends:
+    the number of Arrow batches that may be only partly appended; EndTxn waits for them, too.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TransactionManager:
         self._state = _S.UNINITIALIZED
         self._calls = TransactionalCalls()
         self._partitions = TransactionPartitions()
-        # The EndTxn request of the commit, None if it is certain that no broker has carried it out.
+        # The EndTxn request of the commit, None if certainly no broker has carried it out.
         self._commit: TransactionalRequest | None = None
         self._is_committed = False
 
@@ -133,7 +133,7 @@ class TransactionManager:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the latest transaction; NOT_COMMITTED also while it is open."""
+        """The outcome of the latest transaction; NOT_COMMITTED also while it is open."""
         if self._is_committed:
             return Outcome.COMMITTED
         is_sent = self._commit is not None and self._commit.is_sent
@@ -146,7 +146,7 @@ class TransactionManager:
 
     @property
     def may_renumber(self) -> bool:
-        """Whether batches may be numbered from 0 again if a broker has forgotten the producer."""
+        """Whether batches may be renumbered from 0 if a broker no longer knows the producer."""
         return True
 
     @property
@@ -240,10 +240,10 @@ class TransactionManager:
     def end_at_close(self, *, is_awaited: bool) -> TransactionalResult:
         """Abort the transaction because the producer is closed, or resume its commit or abort.
 
-        A commit is resumed if EndTxn was sent, because a broker may have carried it out: then an
-        abort is too late, and only the response to another EndTxn says what happened. It is also
-        resumed if another thread still waits for it (is_awaited). Otherwise the commit fails, and
-        the transaction is aborted.
+        A commit is resumed if EndTxn was sent. A broker may have carried it out, so an abort may be
+        too late, and only the response to a further EndTxn shows the outcome. It is also resumed if
+        another thread still waits for it (is_awaited). Otherwise, the commit fails, and the
+        transaction is aborted.
         """
         if self._state is _S.COMMITTING:
             if is_awaited or self.outcome is Outcome.UNKNOWN:
@@ -276,7 +276,7 @@ class TransactionManager:
     # -- requests ---------------------------------------------------------------------------------
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition is in the transaction, so that its batches may be sent."""
+        """Return whether a partition is in the transaction, so its batches may be sent."""
         return topic_partition in self._partitions
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
@@ -325,8 +325,8 @@ class TransactionManager:
             return not self._is_needed(request.looks_up)
         if self._state in (_S.ABORTABLE_ERROR, _S.ABORTING):
             if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
-                # The transaction may have begun at its coordinator. If it has, the abort needs
-                # EndTxn. If not, EndTxn would be rejected. So the request is repeated.
+                # It is unknown whether the transaction has begun at its coordinator. The abort
+                # needs EndTxn only if it has, and fails with EndTxn if not. So repeat the request.
                 return not request.is_unanswered
             return self._state is _S.ABORTABLE_ERROR or request.call is Call.TXN_OFFSET_COMMIT
         return self._state is _S.FATAL_ERROR
@@ -373,7 +373,7 @@ class TransactionManager:
         if not self.queue.back(request):
             return
         answer = read_answer(request, response, node_id)
-        # Most errors that are retried do not say whether an earlier attempt succeeded. If a topic
+        # Most errors that are retried do not show whether an earlier attempt succeeded. If a topic
         # is unknown, no attempt succeeds any more, and an abort must not wait for one.
         is_retried = answer.action in (Action.RETRY, Action.LOOK_UP)
         if not is_retried or answer.code == codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -433,7 +433,7 @@ class TransactionManager:
     def _decided(self, request: TransactionalRequest) -> None:
         """Record that EndTxn succeeded, or was not needed because the transaction is empty.
 
-        The response to an abort does not show that an earlier commit has failed.
+        A successful abort does not prove that an earlier commit failed.
         """
         self._is_committed = request.call is Call.COMMIT
 
@@ -498,7 +498,7 @@ class TransactionManager:
         if action is Action.ABORTABLE_IF_BUMP:
             action = Action.ABORTABLE if self._producer_id.can_go_on else Action.FATAL
         if action is Action.ABORTABLE and request.call is Call.ABORT:
-            # The coordinator no longer has the transaction: a new epoch fences what is left of it.
+            # The coordinator no longer knows the transaction. A new epoch fences its remains.
             self._producer_id.raise_epoch()
             self._ended(request.result)
             return
@@ -541,7 +541,7 @@ class TransactionManager:
 
 
 def aborted_at_close() -> KafkaException:
-    """Return the error of a commit that `close` replaces by an abort."""
+    """Return the error of a commit that `close` replaces with an abort."""
     message = (
         "commit_transaction was not carried out: the producer was closed before EndTxn was sent, "
         "so the transaction is aborted; send the records of the transaction again"

@@ -1,9 +1,9 @@
 """TransactionPartitions: the partitions that are in the open transaction.
 
-With transaction.version 1, a partition must be added by a request before anything is sent to it. It
-is first requested, then being added, then in the transaction. With version 2, brokers add the
-partitions that are written to, so a partition is in the transaction at once. `TransactionManager`
-determines when requests are sent.
+With transaction.version 1, a partition must be added with a request before anything is sent to it.
+Its state is first requested, then being added, then added. With version 2, brokers add a partition
+when a batch is written to it, so its state is added at once. `TransactionManager` determines when
+requests are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.model import TopicPartition
 class TransactionPartitions:
     """The partitions of one transaction.
 
-    has_begun: whether brokers may know of the transaction, so that they must be asked to end it.
+    has_begun: whether brokers may know the transaction, so that an EndTxn request must end it.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class TransactionPartitions:
         return topic_partition in self._added
 
     def begin(self) -> None:
-        """Record that brokers may know of the transaction from now on."""
+        """Record that brokers may know the transaction from now on."""
         self.has_begun = True
 
     def add_at_once(self, topic_partition: TopicPartition) -> None:
-        """Add a partition to the transaction without a request: its broker adds it itself."""
+        """Add a partition to the transaction without a request, as its broker adds it itself."""
         self._added.add(topic_partition)
         self.has_begun = True
 
     def request(self, topic_partition: TopicPartition) -> None:
-        """Record that a partition must be added by a request."""
+        """Record that a partition must be added with a request."""
         if topic_partition not in self._being_added:
             self._requested.add(topic_partition)
 
     def take_requested(self) -> set[TopicPartition]:
-        """Return the partitions to add by a request; they count as being added from now on."""
+        """Return the partitions to add with a request; they count as being added from now on."""
         requested, self._requested = self._requested, set()
         self._being_added |= requested
         return requested

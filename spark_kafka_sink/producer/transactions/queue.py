@@ -42,8 +42,8 @@ class Coordinators:
         self._by_key: dict[CoordinatorKey, int] = {}
         # The last known node of each coordinator, even while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether a broker can bump epochs: _connected has each connected broker. _bumps has each
-        # coordinator, from the time when its connection was last ready.
+        # Whether a broker can bump epochs, by node id of the connected brokers (_connected), and by
+        # coordinator as of the last time that its connection was ready (_bumps).
         self._connected: dict[int, bool] = {}
         self._bumps: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -51,15 +51,14 @@ class Coordinators:
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The coordinators by node id: the producer keeps a connection to each of them."""
+        """The coordinators, by node id. The producer keeps a connection to each of them."""
         return {node.id: node for node in self._last.values()}
 
     @property
     def transaction_version(self) -> int:
-        """The finalized feature transaction.version; 0 if the brokers do not have the feature.
+        """The finalized level of the feature transaction.version; 0 if brokers do not support it.
 
-        A broker may return an outdated state of the features, so the one with the highest finalized
-        epoch is used.
+        A broker may return outdated levels, so those with the highest finalized epoch are used.
         """
         return self._features.get("transaction.version", 0)
 
@@ -80,8 +79,8 @@ class Coordinators:
     def bumps_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can bump an epoch on request.
 
-        While a new coordinator is not connected, the API versions of the coordinator before it are
-        used. If they are wrong for the new one, its error is handled like any other error.
+        While a new coordinator is not connected, the API versions of the previous coordinator are
+        used. If the new one does not support them, its error is handled like any other error.
         """
         return self._bumps.get(key, False)
 
@@ -97,7 +96,7 @@ class Coordinators:
             self._bumps[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Forget the coordinator of `key`, because another broker is its coordinator now."""
+        """Forget the coordinator of `key`, because a different broker is its coordinator now."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
@@ -144,7 +143,7 @@ class TransactionQueue:
 
     @property
     def last_error(self) -> KafkaException | None:
-        """The brokers' last error for which a request is sent again, None if there is none."""
+        """The brokers' last error about a request that is retried, None if there is none."""
         in_flight = [] if self._in_flight is None else [self._in_flight]
         waiting = (request for _, _, request in sorted(self._waiting, key=lambda each: each[:2]))
         errors = (request.last_error for request in (*in_flight, *waiting))
@@ -176,9 +175,9 @@ class TransactionQueue:
         return None if key is None else self.coordinators.node_id(key)
 
     def next_due_at(self) -> float:
-        """Return the time at which a retry is due.
+        """Return the time at which the retry of the first request is due.
 
-        Return infinity if the first request is no retry, or if no request may be sent next.
+        Return infinity if the first request is not a retry, or if no request can be sent next.
         """
         request = self.first()
         return float("inf") if request is None or not request.attempts else request.retry_at
@@ -189,10 +188,10 @@ class TransactionQueue:
         self._in_flight.is_sent = True
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether a request that was sent comes from this queue.
+        """Return whether this queue sent the request with the given context.
 
-        context: the object that was passed with the request. It is a TransactionalRequest if the
-        request comes from this queue.
+        context: the object that was passed with the request. If the request comes from this queue,
+        it is a TransactionalRequest.
         """
         return isinstance(context, TransactionalRequest)
 
@@ -213,7 +212,7 @@ class TransactionQueue:
     def back(self, request: TransactionalRequest) -> bool:
         """Record that `request` is no longer in flight.
 
-        Return False if it was not in flight, because `clear` has removed it.
+        Return whether it was still in flight. It was not if `clear` has removed it.
         """
         if self._in_flight is not request:
             return False

@@ -1,7 +1,7 @@
 """The requests of transactions: their contents, their coordinators, and their results.
 
-This module makes the messages, and limits their versions for transaction.version 1 (KIP-890): to a
-broker, EndTxn 5 and TxnOffsetCommit 5 would mean transaction.version 2. `TransactionManager` and
+This module makes the messages. It limits their versions for transaction.version 1, because EndTxn 5
+and TxnOffsetCommit 5 imply transaction.version 2 (KIP-890). `TransactionManager` and
 `TransactionQueue` determine when a request is made, sent or repeated.
 """
 
@@ -40,8 +40,8 @@ TRANSACTION: Final = 1
 
 _LAST_END_TXN_V1: Final = 4
 _LAST_TXN_OFFSET_COMMIT_V1: Final = 4
-# Earlier versions have no member id, so a group could not reject offsets of a replaced member
-# (KIP-447).
+# Earlier versions contain no member id, so the group's coordinator could not reject offsets of a
+# member that was replaced (KIP-447).
 _FIRST_WITH_MEMBERS: Final = 3
 
 
@@ -65,8 +65,8 @@ class CoordinatorKey(NamedTuple):
 class TransactionalResult:
     """The result of a call; its caller waits for `is_done` and then acknowledges the result.
 
-    Until the result is acknowledged, the same call returns the same result again. So a caller whose
-    wait timed out can repeat the call, and gets the result of the first call.
+    Until the result is acknowledged, the same call returns the same result again. So if a wait
+    times out, the caller can repeat the call, and gets the result of the first call.
     """
 
     __slots__ = ("error", "is_acknowledged", "is_done", "operation")
@@ -95,7 +95,7 @@ class TransactionalCalls:
         return None if self.last is None or self.last.is_acknowledged else self.last
 
     def raise_unfinished(self, operation: str) -> None:
-        """Raise IllegalStateException if another call must end first."""
+        """Raise IllegalStateException if an earlier call must end first."""
         call = self.unacknowledged
         if call is not None:
             message = (
@@ -107,7 +107,7 @@ class TransactionalCalls:
     def start_or_resume(
         self, operation: str, start: Callable[[TransactionalResult], None]
     ) -> TransactionalResult:
-        """Start a call, or return the result of the same call whose caller stopped waiting."""
+        """Start a call. If the same call has an unacknowledged result, return that instead."""
         unfinished = self.unacknowledged
         if unfinished is not None and unfinished.operation == operation:
             return unfinished
@@ -125,8 +125,8 @@ class TransactionalRequest:
     coordinator: the key of the coordinator that gets the request, None for any broker. looks_up:
     the key that FindCoordinator looks up, None for other requests. is_sent: whether it was sent at
     least once. is_unanswered: whether it was sent and the response was lost, so that a broker may
-    have processed it. order: its place among requests of the same priority, which it keeps when it
-    is sent again; -1 until it is queued. last_error: the last error that a broker returned for it.
+    have processed it. order: its place among requests of the same priority; -1 until it is queued.
+    A retry keeps this place. last_error: the last error that a broker returned for it.
     """
 
     call: Call

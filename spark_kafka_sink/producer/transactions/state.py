@@ -1,8 +1,8 @@
 """The states of a transactional producer, as one table (TransactionManager.State in Java).
 
-Only `TransactionManager` changes the state, and only to a state that the table allows. If a caller
-requests another transition, it gets an IllegalStateException, and nothing changes. If a broker's
-response would cause another transition, the state becomes FATAL_ERROR.
+Only `TransactionManager` changes the state, and only to a state that the table allows. If a call
+requires a different transition, IllegalStateException is raised, and nothing changes. If a broker's
+response would cause such a transition, the state becomes FATAL_ERROR.
 
 ::
 
@@ -12,11 +12,10 @@ response would cause another transition, the state becomes FATAL_ERROR.
                         client must bump the epoch (transaction.version 1, KIP-360)
     no way to continue  -> FATAL_ERROR
 
-If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
-abort, and init_transactions may be called again. If a commit times out or is interrupted before
-EndTxn is sent, and the producer is then closed, COMMITTING becomes ABORTABLE_ERROR, and the
-producer aborts the transaction. The diagram in docs/reference/transactions.md is made from the
-table.
+If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED, because there is nothing
+to abort. init_transactions may then be called again. A commit may time out or be interrupted before
+EndTxn is sent. If the producer is then closed, COMMITTING becomes ABORTABLE_ERROR, and the producer
+aborts the transaction. The diagram in docs/reference/transactions.md is generated from the table.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class TransactionState(Enum):
 
 
 class Outcome(Enum):
-    """What became of a transaction; the value describes it to a user.
+    """The outcome of a transaction; the value describes it to a user.
 
-    UNKNOWN: EndTxn was sent to commit it, and no response says whether it is committed.
+    UNKNOWN: EndTxn was sent to commit it, and no response shows whether it was committed.
     """
 
     NOT_COMMITTED = "its open transaction was not committed"

@@ -1,16 +1,16 @@
 """TransactionalProducerId: when a transactional producer needs a new epoch, and how it gets one.
 
-The coordinator assigns the epochs of a transactional producer. This module determines when another
-epoch is needed, and whether the coordinator can assign one. `Sequences` has the producer id, its
-epoch and the sequences, and `TransactionManager` has the transactions. (`ProducerIdRequests` is for
-an idempotent producer, which gets its id from any broker, and bumps the epoch itself.)
+The coordinator assigns the epochs of a transactional producer. This module determines when a new
+epoch is needed, and whether the coordinator can assign one. `Sequences` stores the producer id, its
+epoch and the sequences, and `TransactionManager` manages the transactions. (`ProducerIdRequests` is
+for an idempotent producer, which gets its id from any broker, and bumps the epoch itself.)
 
 ::
 
     transaction.version 1   the epoch stays the same from one transaction to the next. After an
                             error, the client requests the next epoch with InitProducerId (KIP-360);
                             if the coordinator does not support that, the error is fatal
-    transaction.version 2   each response to EndTxn has the epoch of the next transaction (KIP-890)
+    transaction.version 2   each EndTxn response contains the next transaction's epoch (KIP-890)
 
 The transaction.version is only read between transactions.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TransactionalProducerId:
-    """The producer id of a transactional producer, and whether its epoch must be raised."""
+    """The producer id of a transactional producer, and whether its epoch must be bumped."""
 
     def __init__(
         self, sequences: Sequences, coordinators: Coordinators, key: CoordinatorKey
@@ -72,13 +72,13 @@ class TransactionalProducerId:
         self._is_v2 = self._coordinators.transaction_version >= 2
 
     def transaction_ended(self, response: EndTxnResponse) -> None:
-        """Use the epoch in the response to EndTxn, if it has one (transaction.version 2)."""
+        """Use the epoch in the response to EndTxn, if it contains one (transaction.version 2)."""
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if producer.is_valid:
             self._sequences.adopt(producer)
 
     def next_transaction(self) -> bool:
-        """Read the transaction.version again. Return whether an epoch must be requested first."""
+        """Read the transaction.version again. Return whether a new epoch must be requested."""
         was_v2, self._is_v2 = self._is_v2, self._coordinators.transaction_version >= 2
         # The first transaction of version 2 must not begin with an epoch of version 1.
         raises = self._must_raise or not self.is_known or (self._is_v2 and not was_v2)
@@ -86,10 +86,10 @@ class TransactionalProducerId:
         return raises
 
     def batch_failed(self, batch: ProducerBatch) -> bool:
-        """Record that a batch has failed. Return whether another transaction can follow.
+        """Record that a batch has failed. Return whether a further transaction is possible.
 
-        With version 2, the next transaction has a new epoch in any case, and its sequences start at
-        0.
+        With version 2, it always is, because each transaction gets a new epoch, and its sequences
+        start at 0.
         """
         makes_gap = batch.has_sequence and not self._is_v2
         if makes_gap and not self._can_raise:
@@ -100,8 +100,8 @@ class TransactionalProducerId:
     def transaction_failed(self) -> None:
         """Record that a transaction can only be aborted.
 
-        It may not be known which of its records the brokers have. With a new epoch, none of these
-        records can become part of the next transaction.
+        It may be unknown which of its records the brokers have written. With a new epoch, none of
+        these records can become part of the next transaction.
         """
         self._must_raise = self._must_raise or (not self._is_v2 and self._can_raise)
 

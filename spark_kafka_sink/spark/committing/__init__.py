@@ -1,1 +1,1 @@
-"""Code of the process in which Spark commits a write. It loads neither numpy nor pyarrow."""
+"""Code that runs in Spark's commit process. It loads neither numpy nor pyarrow."""

@@ -2,10 +2,10 @@
 
 The process that commits is not the process that made the plan. All that the commit needs is in the
 plan, which is pickled with the writer or with the commit messages of the tasks. `single_commit` and
-`two_phase_commit` do what differs between the two modes.
+`two_phase_commit` contain the parts that differ between the two modes.
 
 A run is one batch job or one micro-batch. An owner is a txnAppId and its target topic. The
-commit log has a record for each owner, which lists what the owner has written.
+commit log contains a record for each owner. The record lists what the owner has written.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def commit_batch(
 ) -> None:
     """Commit a batch job, and publish its report.
 
-    plan: the plan of the run. If the version of this job was written before, `plan` is the owner's
+    plan: the plan of the run. If the version of this job was written before, it is the owner's
     record instead. Then nothing is committed, and the report says that the version was written
-    before. batch_id: the number of the micro-batch that the job writes, None if it writes none.
-    Raise KafkaException if the job is not committed.
+    before. batch_id: the batch id if the job writes a micro-batch, else None. Raise KafkaException
+    if the job is not committed.
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
@@ -76,8 +76,8 @@ def commit_micro_batch(
 ) -> None:
     """Commit a micro-batch of a stream, and publish its report.
 
-    If the micro-batch was written before (a replay), only its number of rows is checked. Raise
-    KafkaException if the micro-batch is not committed, or if a replay has another number of rows.
+    If the micro-batch was written before (a replay), only its row count is checked. Raise
+    KafkaException if the micro-batch is not committed, or if the row count of a replay differs.
     """
     if not messages:
         end_unused(options, kept_plan(_owner(options)))
@@ -108,11 +108,11 @@ def _rows_read(report: CommitReport) -> int:
 
 
 def end_unused(options: SinkOptions, plan: Plan | None) -> None:
-    """Abort the transaction of a run without rows, if there is one.
+    """Abort the transaction of a run that wrote no rows, if a transaction is open.
 
-    In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
-    and read_committed consumers wait for its end. If the abort fails, print how long the consumers
-    may have to wait.
+    In mode `single` at level 1 (transaction.version 1), planning has already begun the transaction,
+    and read_committed consumers wait until it ends. If the abort fails, print how long they may
+    have to wait.
     """
     if plan is None or _mode(options) is not Mode.SINGLE or plan.run.level >= 2:
         return
@@ -127,7 +127,7 @@ def end_unused(options: SinkOptions, plan: Plan | None) -> None:
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     """Publish the report of a replayed micro-batch, which was written before.
 
-    Raise KafkaException if it does not have as many rows as when it was written.
+    Raise KafkaException if its row count differs from the row count when it was written.
     """
     plan, micro_batch = _common(skips)
     end_unused(options, plan)
@@ -149,7 +149,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
 def _common(
     messages: Sequence[SinkCommitMessage | SkippedMessage],
 ) -> tuple[Plan, MicroBatch]:
-    """Return the plan and the micro-batch of the tasks, which must be the same for all of them."""
+    """Return the plan and the micro-batch of the tasks. Raise KafkaException if they differ."""
     found = {(message.plan, message.micro_batch) for message in messages}
     (plan, micro_batch), *others = found
     if others or plan is None or micro_batch is None:
@@ -203,7 +203,7 @@ def skipped_report(
 
 
 def _why_skipped(options: SinkOptions, record: CommitRecord) -> str:
-    """Return when the version of a batch job was written, by the owner's record."""
+    """Return a sentence that says when the version was written, according to the owner's record."""
     version = _version(options)
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
     is_last = record.version == version
@@ -222,7 +222,7 @@ def _report(
     batch_id: int | None,
     skipped: str | None = None,
 ) -> CommitReport:
-    """Return the report of a write. skipped: why it was skipped, if it was."""
+    """Return the report of a write. skipped: why the write was skipped, None if it was not."""
     return commit_report(
         messages,
         batch_id,
@@ -233,7 +233,7 @@ def _report(
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
-    """Return the next commit log record, to which the caller adds the version or micro-batch."""
+    """Return the next commit log record. The caller adds the version or the micro-batch to it."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     selected = _selected(options)
     return replace(
@@ -259,7 +259,8 @@ def abort_batch(
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
     plan, batch_id: as in `commit_batch`. If `plan` is the owner's record, there is nothing to
-    abort. replayed: the micro-batch, if it was written before and the job only counted its rows.
+    abort. replayed: the micro-batch if it was written before, so that the job only counted its
+    rows; else None.
     """
     if isinstance(plan, CommitRecord):
         _publish_failed_skip(options, messages, _why_skipped(options, plan), batch_id)
@@ -276,8 +277,9 @@ def abort_micro_batch(
 ) -> None:
     """Abort a micro-batch that has failed, as `abort_batch` does with a job.
 
-    If neither the commit messages nor the driver's folder have the plan, nothing is aborted here.
-    Then the next plan aborts the transactions, or the brokers do so after the timeout.
+    The plan comes from the commit messages or from the driver's folder. If neither contains it,
+    nothing is aborted here. Then the next plan aborts the transactions, or the brokers do so after
+    the timeout.
     """
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
@@ -316,7 +318,7 @@ def _publish_failure(
     *,
     is_committed: bool,
 ) -> None:
-    """Publish the report of a write that has failed. The result of its abort is printed already.
+    """Publish the report of a write that has failed. Call this after the abort has been printed.
 
     is_committed: whether the abort has found that the write is committed.
     """
@@ -338,9 +340,9 @@ def _publish_failed_skip(
     batch_id: int | None,
     query_id: str | None = None,
 ) -> None:
-    """Publish the report of a write that has failed, although it had no row to write.
+    """Publish the report of a failed write that had nothing to write.
 
-    why: why it had no row to write.
+    why: why it had nothing to write.
     """
     skips = sum(isinstance(message, SkippedMessage) for message in messages)
     report = _without_rows(options, why, skips, batch_id)
@@ -390,9 +392,9 @@ def _abort(
     *,
     batch_id: int | None = None,
 ) -> bool:
-    """Abort a run, and print the result. batch_id: the number of a stream's micro-batch.
+    """Abort a run, and print the result. batch_id: the batch id of a stream's micro-batch, or None.
 
-    Return whether the run cannot be aborted, because it is committed.
+    Return True if the run cannot be aborted, because it is committed.
     """
     try:
         if _mode(options) is Mode.SINGLE:
@@ -416,7 +418,7 @@ def _abort_replay(
     messages: Sequence[WriterCommitMessage | None],
     replayed: MicroBatch,
 ) -> None:
-    """End a failed job that only counted the rows of a micro-batch that was written before.
+    """End a failed job that only counted rows, because its micro-batch was written before.
 
     These rows are visible, so do not print that no row is visible.
     """
@@ -429,10 +431,10 @@ def _abort_replay(
 
 
 def _if_replay(plan: Plan, batch_id: int | None) -> str:
-    """Return the end of a sentence about an abort: what is true if the micro-batch was a replay.
+    """Return the end of a message about an abort, for the case that the micro-batch was a replay.
 
     If no task has sent a commit message, the abort of a stream knows neither the query nor whether
-    the micro-batch was a replay. Return "" if the owner's record has no micro-batch `batch_id`.
+    the micro-batch was a replay. Return "" if `batch_id` is not in the owner's record.
     """
     streams = () if plan.record is None else plan.record.streams
     last = next((each for each in streams if each.batch_id == batch_id), None)
@@ -446,7 +448,7 @@ def _if_replay(plan: Plan, batch_id: int | None) -> str:
 
 
 def _replayed(messages: Sequence[WriterCommitMessage | None]) -> MicroBatch | None:
-    """Return the micro-batch if its tasks only counted rows that were written before, else None."""
+    """Return the micro-batch if its tasks only counted rows (a replay), else None."""
     skips = [message for message in messages if isinstance(message, SkippedMessage)]
     is_replay = len(skips) == sum(message is not None for message in messages)
     return skips[0].micro_batch if skips and is_replay else None

@@ -1,10 +1,10 @@
 """The end of a job: check that every task has reported, and publish the report.
 
-A job that fails also has a report, about the tasks that had ended before the failure.
+A failed job also has a report. It covers the tasks that had ended before the failure.
 
-A summary is printed on stderr, because Spark shows no logging of the Python process that commits.
-The report is written to the file that the option reportPath names. It is also written to the
-application's file, which `last_reports` reads.
+A summary is printed on stderr, because Spark does not show the logs of the Python process that
+commits. The report is written to the file that the option reportPath names. It is also appended to
+the application's file, which `last_reports` reads.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from spark_kafka_sink.spark.report import (
 
 
 class AbortResult(NamedTuple):
-    """What the abort of an exactly-once write found.
+    """The result of the abort of an exactly-once write.
 
-    line: a sentence for the user. is_committed: whether the write is committed all the same.
+    line: a sentence for the user. is_committed: whether the write is committed in spite of the
+    abort.
     """
 
     line: str
@@ -137,8 +138,8 @@ def trace_of(
 ) -> JobTrace | None:
     """Return the span of the job that the tasks belong to.
 
-    planned: the span that this writer has. In a stream, the tasks had another writer, so the span
-    in their commit messages is the right one.
+    planned: the span in this writer. In a stream, the writer of the tasks is a different one, so
+    the span in their commit messages is used.
     """
     traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage))
     return next((each for each in traces if each is not None), planned)
@@ -156,8 +157,8 @@ def publish(
     quiet: whether to print no summary. The warning that rows are older than retention.ms is still
     printed if the write is complete. Nothing is printed for a micro-batch without rows. trace: the
     span of the job, which ends here. The report of a batch job replaces the file. For a stream, a
-    line is appended for each micro-batch. The job has ended, with or without success. A failure to
-    write the report does not change that, and is printed on stderr.
+    line is appended for each micro-batch. If the report cannot be written, print the error on
+    stderr and raise nothing, because the job has already ended.
     """
     if not quiet and not report.is_empty:
         _say_summary(report)
@@ -186,10 +187,10 @@ def publish(
 
 
 def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) -> None:
-    """Add the error of a failed write to its last report, also in the file `path`.
+    """Add the error of a failed write to its last report, in the application's file and in `path`.
 
-    has_lines: whether each report is a line of the file, as for streams and micro-batches. Raise
-    OSError or ValueError if that fails.
+    path: the file reportPath, None if it is not set. has_lines: whether each report is a line of
+    that file, as for streams and micro-batches. Raise OSError or ValueError if that fails.
     """
     with suppress(BlockingIOError):
         add_error_to_remembered(write_id, error)
@@ -211,7 +212,10 @@ def _say_summary(report: CommitReport) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically. Overwrite its content if it cannot be replaced."""
+    """Replace a file atomically. If that is not possible, write into the existing file.
+
+    A regular file is then overwritten; a special file, such as a pipe, gets the text appended.
+    """
     if is_special(path):
         _write_into(path, os.O_APPEND, text)
         return

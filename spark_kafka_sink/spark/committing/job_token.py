@@ -2,8 +2,8 @@
 
 Brokers let only the owner and the renewers of a token expire it (Kafka's DelegationTokenManager).
 The token of a job has no renewers, so the process that commits authenticates as its owner, with the
-driver's credentials. The writer must not contain them, because it is pickled into every task. So
-the credentials are split into two parts, each of which is random bytes by itself. The writer
+driver's credentials. The writer must not contain these credentials, because it is pickled into
+every task. So they are split into two parts. One part alone is only random bytes. The writer
 contains one part, and a file in the driver's folder contains the other.
 """
 
@@ -32,7 +32,7 @@ from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
 
-# The work of the job is done, so it should not wait long for its token to be expired.
+# The longest wait for the token to be expired. It is short, because the job's work is done.
 _MAX_BLOCK_MS: Final = 10_000
 _PAUSE_S: Final = 0.1
 
@@ -48,8 +48,8 @@ class _Kept(msgspec.Struct, frozen=True):
 class JobToken:
     """The delegation token of a job.
 
-    file: the name of a file in the driver's folder, which has one part of the credentials. part:
-    the other part.
+    file: the name of the file in the driver's folder that contains one part of the credentials.
+    part: the other part.
     """
 
     token_id: str
@@ -82,7 +82,7 @@ class JobToken:
 
     @name_kafka_options()
     def expire(self) -> None:
-        """Expire the token, unless this was done before. Print a failure on stderr."""
+        """Expire the token, unless this was done before. Print errors on stderr; raise nothing."""
         try:
             path = self._path
             content = _xor(path.read_bytes(), self.part)

@@ -22,15 +22,16 @@ from spark_kafka_sink.spark.session import check_session, driver_folder, is_conn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The longest wait for the lock of a file, and the time between two attempts.
+# The longest wait for the lock of a file, and the time between two attempts to lock it.
 _LOCK_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.01
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`: for appending and reading, if possible.
+    """Open a file for `append_report`.
 
-    A file that cannot be read, such as a pipe, is opened only for writing.
+    It is opened for appending and reading. A file that cannot be read, such as a pipe, is opened
+    only for appending.
     """
     if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
@@ -45,7 +46,7 @@ def is_special(path: Path) -> bool:
 def open_to_write(path: Path, flag: int) -> BinaryIO:
     """Open an existing file for writing. flag: os.O_APPEND or os.O_TRUNC.
 
-    Raise OSError for a pipe that no process reads, instead of waiting for a reader.
+    If the file is a pipe that no process reads, raise OSError instead of waiting for a reader.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
@@ -73,11 +74,11 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 def _locked(
     file: BinaryIO, operation: int = fcntl.LOCK_EX, *, is_needed: bool = True
 ) -> Iterator[None]:
-    """Lock a file in the block, if its file system has locks.
+    """Lock a file in the block, if its file system supports locks.
 
-    operation: LOCK_EX for a writer, LOCK_SH for a reader. is_needed: whether to raise
-    BlockingIOError if another process keeps the file locked for longer than `_LOCK_S`. If not, the
-    block then runs without the lock.
+    operation: LOCK_EX for a writer, LOCK_SH for a reader. is_needed: what to do if another process
+    keeps the file locked for longer than `_LOCK_S`. If True, raise BlockingIOError. If False, run
+    the block without the lock.
     """
     end = time.monotonic() + _LOCK_S
     while True:
@@ -95,7 +96,7 @@ def _locked(
     try:
         yield
     finally:
-        # Not only by closing the file, which a forked child may have inherited.
+        # Closing the file is not enough, because a forked child may have inherited it.
         with suppress(OSError):
             file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)
@@ -115,7 +116,7 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
 
 
 _NAME: Final = ".pykafka-reports.jsonl"
-# At this size the older half of the file is deleted, because a stream may run for weeks.
+# If the file exceeds this size, its older half is deleted, because a stream may run for weeks.
 _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -147,7 +148,7 @@ def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
     """Set the error in the last report of a write, unless that report is complete.
 
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
-    broken off, and BlockingIOError if another process keeps the file locked.
+    truncated, and BlockingIOError if another process keeps the file locked.
     """
     with _locked(lines):
         content = lines.read()
@@ -159,7 +160,7 @@ def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
         report = json.loads(content[start:end])
         if report["write_id"] != write_id or report["complete"]:
             return
-        # A line that was appended without the lock must not be cut off.
+        # A process may have appended a line without the lock. Do not write, or that line is lost.
         if os.fstat(lines.fileno()).st_size == len(content):
             lines.seek(start)
             lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
@@ -200,13 +201,13 @@ def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]
 def newest_report_of(
     query_id: str, matches: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any] | None:
-    """Return the newest report of a query that matches, None if there is none."""
+    """Return the newest report of a query for which `matches` returns True, or None."""
     found = reversed(_reports_with(query_id))
     return next((r for r in found if r["query_id"] == query_id and matches(r)), None)
 
 
 def _reports_with(text: str) -> list[dict[str, Any]]:
-    """Return the application's reports that have a text in them, the newest last."""
+    """Return the application's reports whose lines contain a string, the newest last."""
     lines = _content().splitlines()
     found = b"\n".join(line for line in lines if text.encode() in line)
     return newest_reports(found, len(lines))
@@ -216,7 +217,7 @@ def _content() -> bytes:
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
         return b""
-    # Readers skip an incomplete line.
+    # The lock is not needed, because readers skip an incomplete line.
     with (
         (folder / _NAME).open("rb") as lines,
         _locked(lines, fcntl.LOCK_SH, is_needed=False),

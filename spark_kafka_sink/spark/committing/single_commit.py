@@ -30,7 +30,8 @@ from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
-# The bootstrap servers of clusters that need no further probe: their brokers report duplicates.
+# The bootstrap servers of clusters whose brokers report duplicates, as a probe has found. They are
+# not probed again.
 _fit: set[str] = set()
 
 
@@ -44,8 +45,8 @@ def commit_record(
     """Commit the rows of a run together with the new commit log record `record`.
 
     written: a description of how many rows were written, for error messages. Raise KafkaException
-    if the run is not committed, or if this is not known. In the latter case the next run finds out,
-    and writes the rows only if they are not committed.
+    if the run is not committed, or if this is not known. If it is not known, the next run finds
+    out, and writes the rows only if they are not committed.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -97,7 +98,7 @@ def abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
         outcome = client.run(begun, single.step).outcome
         if isinstance(outcome, CommittedBefore | Superseded):
             is_committed = _is_committed(client, plan)
-            # At level 1, the driver asks for a new epoch after the commit, which fences this abort.
+            # At level 1, the driver requests a new epoch after the commit, which fences an abort.
             if is_committed or isinstance(outcome, CommittedBefore):
                 end = ": it IS committed" if is_committed else _NOT_KNOWN
                 line = f"the write of {owner} failed after its transaction had ended{end}"
@@ -114,9 +115,9 @@ _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int, *, is_known: bool) -> str:
-    """Return why brokers refused the abort of a plan's run, and what follows for its rows.
+    """Return why brokers refused the abort of a plan's run, and whether its rows are visible.
 
-    is_known: whether it is known that the run is not committed.
+    is_known: True if it is known that the run is not committed; False if that is not known.
     """
     is_newer = has_newer_run(client, plan)
     if is_newer:
@@ -129,10 +130,9 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int, *, is_known: bool)
 
 
 def _is_committed(client: CommitClient, plan: Plan) -> bool | None:
-    """Return whether the run of a plan is committed, None if that cannot be found out.
+    """Return whether the run of a plan is committed, or None if that cannot be found out.
 
-    It is committed if the newest committed record of the owner in the commit log is that of the
-    run.
+    The run is committed if it wrote the owner's newest committed record in the commit log.
     """
     found = reply_to(client, ReadLog(plan.run.driver_id))
     if not isinstance(found, LogRead) or found.error:

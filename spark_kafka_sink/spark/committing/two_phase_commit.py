@@ -1,7 +1,7 @@
 """The commit and the abort of mode `two-phase`: run the state machines of `commit.two_phase`.
 
-A run is "decided" once its record in state DECIDED is committed in the commit log. Then all its
-transactions have to be committed.
+A run is "decided" once its record in state DECIDED is committed in the commit log. From then on,
+all its transactions must be committed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, h
 from spark_kafka_sink.spark.committing.job_commit import AbortResult, say
 from spark_kafka_sink.spark.options import SinkOptions
 
-# How many seconds it takes at most to send a batch whose linger time is over.
+# The longest time in seconds to send a batch after its linger time is over.
 _SENDS_S: Final = 1.0
 
 
@@ -88,8 +88,8 @@ def abort_run(
 ) -> AbortResult:
     """End the open transactions of a failed run, and return the result.
 
-    is_missing: whether the commit message of a task is missing, so that the task may still run. If
-    the commit log has the decision to commit the run, its transactions are committed instead.
+    Abort them, or commit them if the commit log contains the decision to commit the run.
+    is_missing: whether the commit message of a task is missing, so that the task may still run.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
@@ -116,7 +116,7 @@ def abort_run(
 
 
 def _still_open(plan: Plan, aborted: Aborted) -> str:
-    """Return the end of a sentence about the transactions that may be open after an abort."""
+    """Return the end of a message: which transactions may be open after an abort. May be empty."""
     timeout_ms = plan.run.timeout_ms
     if aborted.missed:
         return (
@@ -129,7 +129,7 @@ def _still_open(plan: Plan, aborted: Aborted) -> str:
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why brokers refused the abort of a run without a decision to commit it in the log."""
+    """Return why brokers refused to abort a run. The run is not decided in the commit log."""
     is_newer = has_newer_run(client, plan)
     superseded = "was superseded by a newer run, which ends the open transactions"
     if is_newer:

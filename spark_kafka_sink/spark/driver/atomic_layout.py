@@ -1,9 +1,9 @@
 """``atomic_layout(df, options)``: partitions rows so that one task writes each Kafka partition.
 
 A task with rows for every Kafka partition keeps a connection to every broker, sends small batches
-to all of them and leaves a producer state in each partition. A task with the rows of one Kafka
+to all of them and creates a producer state in each partition. A task with the rows of one Kafka
 partition does not. The layout costs one shuffle. The Kafka partition of each row is computed before
-the shuffle. It becomes the column ``partition``, which the sink then uses.
+the shuffle, and stored in the column ``partition``, which the sink then uses.
 
 No row is written here. The partition counts come from the brokers. Rows are read only to find the
 topics that a topic column names.
@@ -51,8 +51,8 @@ from spark_kafka_sink.spark.topics import topics_to_write
 
 _INT: Final = IntegerType()
 _PLACES: Final = StructType().add("partitions", _INT).add("first", _INT)
-# Rows without a key are placed by a hash of these columns, so that a row that Spark computes again
-# gets the same partition.
+# A row without a key gets its partition from a hash of these columns, so that it gets the same
+# partition if Spark recomputes it.
 _SPREAD_BY: Final = ("key", "value", "timestamp")
 # The names of temporary columns.
 _PLACE: Final = "place"
@@ -61,7 +61,7 @@ _OWN: Final = "own"
 
 
 class _Frame(NamedTuple):
-    """A DataFrame with numbers as column names, since Spark's names are case-insensitive.
+    """A DataFrame with numbered column names, because Spark's names are case-insensitive.
 
     names: the original names of the columns.
     """
@@ -103,17 +103,17 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
     options: the options of the following write; createTopics works as in the write. The result has
     as many Spark partitions as all its topics have Kafka partitions in total. The write fails if
-    the partition count of a topic has changed by then. If the topic of a stream may get more
+    the partition count of a topic changes after this call. If the topic of a stream may get more
     partitions, call this inside foreachBatch.
 
     The Kafka partition of a row comes from the first of these that applies: its column partition,
     your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
-    timestamp. The write is correct only if a row that Spark computes again gets the same partition.
+    timestamp. The write is correct only if a row gets the same partition when Spark recomputes it.
     A DataFrame that this function has returned is refused.
 
-    The topics that a topic column names are found with a query over all rows, which does not work
-    for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after
-    it. Over Spark Connect the client process connects to the brokers. Raise ConfigException,
+    The topics of a topic column are found with a query over all rows, so a stream with a topic
+    column is refused. Do everything that shuffles before this call, and ``sortWithinPartitions``
+    after it. Over Spark Connect the client process connects to the brokers. Raise ConfigException,
     DataException and the exceptions of the brokers, as a write does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
@@ -126,7 +126,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around
     checked = sink_options(given)
-    # First, because `look` may register schemas.
+    # Do these checks first, because `look` may register schemas.
     _refuse_unknown_topics(checked, df)
     _refuse_encoded_keys(checked, df.schema)
     look(df.schema, given)
@@ -149,7 +149,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _refuse_unknown_topics(options: SinkOptions, df: DataFrame) -> None:
-    """Raise ConfigException for a stream whose topics are in a column."""
+    """Raise ConfigException for a stream whose topics come from a topic column."""
     if options.topic is None and df.isStreaming and "topic" in df.columns:
         message = (
             "atomic_layout: the topics of a topic column are found by looking at all rows, which a "
@@ -160,7 +160,7 @@ def _refuse_unknown_topics(options: SinkOptions, df: DataFrame) -> None:
 
 @name_kafka_options()
 def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
-    """Raise ConfigException if partitions depend on bytes that only tasks make."""
+    """Raise ConfigException if partitions depend on encoded columns, which only tasks encode."""
     encoded = encoded_columns(options, schema)
     if _has_every_partition(schema):
         return
@@ -182,18 +182,18 @@ def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
 
 
 def _has_every_partition(schema: StructType) -> bool:
-    """Return whether the column partition has the partition of each row."""
+    """Return whether the column partition is never null, so that it sets every row's partition."""
     return any(each.name == "partition" and not each.nullable for each in schema.fields)
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without the options of exactlyOnce, which needs rows already laid out."""
+    """Return the options without those of exactlyOnce, since mode `single` needs a layout."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
-    """Return the topics of the rows. Invalid names are left out here; the write refuses them."""
+    """Return the topics of the rows. Ignore invalid names, because the write refuses them."""
     if options.topic is not None:
         names = [options.topic]
     else:
@@ -212,7 +212,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
     """Return the frame, and the topic, partition count and first task of each row.
 
-    If a column names the topics, the frame gets a temporary column for the count and the task.
+    If there is a topic column, the returned frame has a temporary column for count and first task.
     """
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
@@ -226,7 +226,8 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Frame, Column]:
     """Return the frame, with temporary columns if necessary, and each row's Kafka partition.
 
-    A row whose topic was not found has a Kafka partition only if its column partition sets one.
+    If the topic of a row was not found, its Kafka partition is null unless its column partition
+    sets one.
     """
     choices = []
     if frame.has("partition"):
@@ -252,8 +253,8 @@ def _hashable(frame: _Frame, name: str) -> Column:
 def _with_own(options: SinkOptions, frame: _Frame, place: _Place) -> _Frame:
     name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    # This function has no type annotations, because Spark would make another kind of UDF from
-    # annotations.
+    # This function has no type annotations, because Spark would choose a different kind of UDF from
+    # them.
     return frame.computed(
         _OWN,
         lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),

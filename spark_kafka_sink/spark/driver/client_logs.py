@@ -1,6 +1,6 @@
 """Masks Kafka's secrets in the DEBUG logs of Spark's Python client.
 
-Classic sessions log each call to the JVM, with the names and values of options. Spark Connect
+Classic sessions log each call to the JVM, including the names and values of options. Spark Connect
 sessions log each request.
 """
 
@@ -25,7 +25,7 @@ class _SecretsFilter(logging.Filter):
         self._names = re.compile(names)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Mask the record's message if necessary. Return True, so that no record is dropped."""
+        """Mask the record's message if necessary. Return True, so that every record is logged."""
         try:
             is_secret = self._names.search(record.getMessage()) is not None
         except Exception:  # noqa: BLE001 - whatever it is, handlers report it

@@ -1,16 +1,16 @@
-"""Patches Spark Connect's bus of stream listeners, so that a program with a listener can end.
+"""Patches Spark Connect's bus of stream listeners, so that a program with a listener can exit.
 
 Spark's client has a thread that reads the events of all streams and calls the listeners
 (StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.3). It has
 two errors:
 
 - ``remove`` of the last listener waits for the end of that thread, and holds the lock of the bus
-  while it waits. The thread takes the same lock for each event. If an event comes during
+  while it waits. The thread takes the same lock for each event. If an event arrives during
   the wait, both threads wait for ever (SPARK-59623).
-- The thread is not a daemon. If a program ends without removing its listener, for example by an
-  exception, its process never ends.
+- The thread is not a daemon. If the program does not remove its listener, for example because of
+  an exception, its process never exits.
 
-This module can go when no supported Spark has these errors.
+This module can be deleted when no supported Spark version has these errors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _patching: Final = threading.Lock()
 class ListenerBus(StreamingQueryListenerBus):
     """A bus whose listeners can be removed at any time, and whose thread is a daemon.
 
-    _changing: a lock that is held while a listener is added or removed. _lock: Spark's own lock. It
-    is also held while listeners are called. So a thread that waits for the end of the listeners'
-    thread must not hold it.
+    _changing: a lock that is held while a listener is added or removed. _lock: Spark's own lock.
+    The thread that calls the listeners also takes `_lock`. So a thread that waits for that thread
+    to end must not hold `_lock`.
     """
 
     _sqm: Any
@@ -49,7 +49,7 @@ class ListenerBus(StreamingQueryListenerBus):
     def append(self, listener: StreamingQueryListener) -> None:
         """Add a listener. If it is the first one, begin to read events.
 
-        If the events cannot be read, the listener is not added, and a warning says so, as in Spark.
+        As in Spark, warn and do not add the listener if the events cannot be read.
         """
         with self._changing, self._lock:
             if not self._listener_bus:
@@ -68,9 +68,9 @@ class ListenerBus(StreamingQueryListenerBus):
     def remove(self, listener: StreamingQueryListener) -> None:
         """Remove a listener. The last listener first gets all events that the server has sent.
 
-        If the server cannot be reached, the listener is not removed, and a warning says so. Raise
-        IllegalStateException if a listener calls this in its own thread, because the call would
-        wait for the end of that thread.
+        Warn and do not remove the listener if the server cannot be reached. Raise
+        IllegalStateException if called in the thread that calls the listeners, because this method
+        waits for that thread to end.
         """
         thread = self._execution_thread
         if thread is threading.current_thread():

@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # Spark's default value since 4.1, as sessions show it: 64 MiB.
 SPARKS_DEFAULT: Final = "67108864b"
-# Just under 8 MiB, because a batch exceeds the limit by its last row. If the JVM's buffer for a
-# batch grows to 16 MiB, the JVM needs a sixth to a quarter more time for rows of 1 and 10 KB: see
-# docs/contributing/performance.md.
+# Just under 8 MiB, because a batch exceeds the limit by its last row. A batch of more than 8 MiB
+# makes the JVM's buffer grow to 16 MiB. The JVM then takes a sixth to a quarter longer for rows of
+# 1 and 10 KB: see docs/contributing/performance.md.
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
@@ -49,19 +49,19 @@ def limit_arrow_batches(spark: SparkSession) -> None:
 
 
 # Spark's own pattern for secrets, and the names of secret options of Kafka, of schema registries
-# and of other clients of Kafka. The URL of a registry may have a user and a password in it. As in
-# Java, options with certificates in PEM are secret, because the same text often has the private
-# key.
+# and of other clients of Kafka. The URL of a registry may contain a user and a password. As in the
+# Java client, options that contain PEM certificates are secret, because the same string often
+# contains the private key.
 _SECRET: Final = (
     "secret|password|passphrase|token|access[._]?key|jaas|keystore[._]key"  # noqa: S105 - words
     "|store[._]certificate|[._]pem|ssl_(ca|certificate|key)|oauthbearer[.](config|extensions)"
     "|user[._]info|registry[._]url"
 )
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
-# Matches a secret option in the text of a Spark Connect request. The text has key: "name" and, on a
-# line of its own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the
-# last quote of its line ends the value. The pattern has no backslash, because a backslash would
-# have to be doubled in properties files. It is not slow on long values.
+# Matches a secret option in the text of a Spark Connect request. There, an option is the line
+# key: "name" and the line value: "…", or the same two lines inside a literal. Quotes in a value are
+# escaped, so the last quote of its line ends the value. The pattern contains no backslash, because
+# a backslash would have to be doubled in properties files. The pattern is not slow on long values.
 SECRET_OPTIONS: Final = f'key: *".*{SECRET_NAMES}.*"[^"}}]+".*"'
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -73,8 +73,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 def mask_secrets(spark: SparkSession) -> None:
     """Make a session mask Kafka's secrets wherever Spark shows options.
 
-    The session is classic or of Spark Connect. The logs of this process's Spark client mask them,
-    too. Another call changes nothing. Log a warning if the settings cannot be changed.
+    The session is classic or of Spark Connect. The secrets are also masked in the logs of this
+    process's Spark client. A second call changes nothing. Log a warning if the settings of the
+    session cannot be changed.
     """
     for name, regex in SETTINGS.items():
         reason = change_setting(spark, name, partial(_with, regex))
@@ -90,17 +91,18 @@ def mask_secrets(spark: SparkSession) -> None:
 def _with(regex: str, given: str | None) -> str | None:
     if given is None:
         return regex
-    # This pattern comes first, so that flags at the beginning of the user's pattern do not apply to
-    # it.
+    # The sink's pattern comes first, so that flags at the start of the user's pattern do not apply
+    # to the sink's.
     return None if regex in given else f"{regex}|{given}"
 
 
 def _is_registered(spark: SparkSession, name: str) -> bool:
     """Return whether a classic session has the source already, so that it need not be registered.
 
-    Spark finds sources by itself, and logs a warning when one is replaced. A source runs with the
-    Python, the shipped files and the variables that were set when it was registered, or with
-    Spark's defaults if Spark found it. It is registered again if these have changed.
+    If a source is registered again, Spark logs a warning. Spark also finds installed sources by
+    itself. A source runs with the Python, the shipped files and the environment variables that were
+    set when it was registered. A source that Spark found runs with Spark's defaults. Return False
+    if one of these has changed.
     """
     context = spark.sparkContext
     try:
@@ -129,14 +131,15 @@ def register(spark: SparkSession) -> None:
     in batches of at most 7.5 MiB instead of 64 MiB (Spark 4.0: 256 MiB), unless their size is
     already set.
 
-    In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
-    spark.pyspark.python sets another one. Raise ConfigException if that other Python lacks the sink
-    or has another minor version, and IllegalArgumentException if `spark` is not a session.
+    In local mode, the workers run the Python that PYSPARK_PYTHON or spark.pyspark.python sets, and
+    the driver's Python if neither is set. Raise ConfigException if that Python does not have the
+    sink, or if its minor version differs from the driver's. Raise IllegalArgumentException if
+    `spark` is not a session.
 
-    This works for classic sessions and Spark Connect, and may be called again. Call it before
-    ``df.write``: if a classic writer was created before, its ``save()`` uses Spark's default mode,
-    which fails. After ``pip install``, the format is known without this call, but ``save()`` then
-    needs ``.mode("append")``.
+    Classic and Spark Connect sessions are supported. The function may be called again. Call it
+    before ``df.write``: the ``save()`` of a classic writer that already exists keeps Spark's
+    default mode, and fails. After ``pip install``, Spark knows the format without this call, but
+    ``save()`` then needs ``.mode("append")``.
     """
     check_session("register", spark)
     if not is_connect(spark):

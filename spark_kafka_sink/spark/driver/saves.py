@@ -1,9 +1,9 @@
-"""With exactly once, a second save of one micro-batch by ``write_batch`` is refused.
+"""Refuses a second save of one micro-batch by ``write_batch`` or ``save()``, with exactly once.
 
-A save may also be a replay: after a restart, Spark runs the last micro-batch again, and its rows
-are skipped. The commit log does not show whether a second save is a replay. So this process
-remembers the newest save of each owner (a txnAppId and its topic), and whether the save failed.
-A save that failed may be retried, though its rows may be committed.
+A replay is not refused: after a restart, Spark runs the last micro-batch again, and its rows are
+skipped. The commit log does not show whether a second save is a replay. So this process remembers
+the newest save of each owner (a txnAppId and its topic), and whether the save failed. A failed save
+may be retried, even if its rows were committed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _MOST_OWNERS: Final = 1000
 def save_of_micro_batch(
     given: Mapping[str, str], local_property: Callable[[str], str | None]
 ) -> Iterator[dict[str, str]]:
-    """Yield the options that pass on the micro-batch of a ``save()``; empty if there is none.
+    """Yield the options that describe the micro-batch of a ``save()``; empty if there is none.
 
     With exactly once, ``save()`` writes a micro-batch like `write_batch` if it is called in the
     function of foreachBatch with the batch id as txnVersion. given: options by their names in lower
-    case. local_property: as in `micro_batch_of`. Raise ConfigException for a second save.
+    case. local_property: as in `micro_batch_of`. Raise ConfigException for a second save of the
+    same micro-batch.
     """
     selected = exactly_once(given)
     if selected is None or selected.app_id is None or selected.version is None:
@@ -75,9 +76,9 @@ def only_save(
 ) -> Iterator[bool]:
     """Refuse to save a micro-batch twice in one run of a query, with one txnAppId to one topic.
 
-    A later run may save it again. Over Spark Connect, a later run is a new process, which knows no
-    earlier save. In a classic session, a later run has another run id. A save that failed may be
-    retried. Yield whether this save is a retry.
+    A later run may save the micro-batch again. Over Spark Connect, a later run is a new process
+    without a record of earlier saves. In a classic session, each run has its own run id. A failed
+    save may be retried. Yield whether this save is a retry.
     given: options by their names in lower case. micro_batch: None if the query is not known. call:
     the function that saves, for error messages. Raise ConfigException for a second save.
     """

@@ -1,9 +1,9 @@
 """KafkaStreamListener: one record for each micro-batch, and one for each query that fails.
 
-Spark knows the sources, the rates and the durations of a micro-batch; the sink's report knows its
-topics, offsets, bad rows and retries. The listener joins the two by the query's id and the number
-of the micro-batch. When a query fails, Spark knows the error, and the sink's newest report says
-what was written last.
+Spark knows the sources, the rates and the durations of a micro-batch. The sink's report contains
+its topics, offsets, bad rows and retries. The listener combines the two by the id of the query and
+the number of the micro-batch. When a query fails, Spark knows the error, and the sink's newest
+report shows what was written last.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _WITH_THE_SERVER: Final = (
     "over Spark Connect the reports stay with the server: the option reportPath of the stream "
     "names their file there"
 )
-# Parts of Spark's descriptions of the sinks through which rows may go to Kafka: Python data sources
-# (which Spark does not name), and foreachBatch.
+# If rows may go to Kafka through a sink, Spark's description of it contains one of these strings.
+# The first is for Python data sources, whose names Spark does not show. The second is for
+# foreachBatch.
 _SINKS: Final = ("PythonTable", "ForeachBatchSink")
 
 
@@ -46,8 +47,8 @@ class MicroBatchRecord:
 
     progress: Spark's progress. reports: the sink's reports, as dictionaries with the fields of
     docs/reference/report.md. There are several if a function of foreachBatch calls `write_batch`
-    several times. where: None if this process can read the reports. Over Spark Connect it cannot,
-    and `where` says where the reports are.
+    several times. where: where the reports are if this process cannot read them, which is so over
+    Spark Connect. Otherwise None.
     """
 
     progress: StreamingQueryProgress
@@ -84,11 +85,11 @@ def _described(report: dict[str, Any]) -> str:
 class FailedQueryRecord:
     """What is known about a streaming query that has failed.
 
-    id, run_id, name: those of the query. The name is None if the query has no name, or began before
-    the listener was added. error: the cause in the exception of the query, without stack traces:
-    the sink's message, if there is one. batch_id: the number of the last micro-batch that was
-    written, None if it is not known. report: the sink's report of that micro-batch. If it has
-    several, the last one; if this process can read no report, None. where: as in
+    id, run_id, name: those of the query. The name is None if the query has no name, or started
+    before the listener was added. error: the cause from the exception of the query, without stack
+    traces. If the exception contains a message of the sink, the cause is that message. batch_id:
+    the number of the last micro-batch that was written, None if it is not known. report: the sink's
+    last report of that micro-batch, None if this process cannot read one. where: as in
     `MicroBatchRecord`.
     """
 
@@ -119,7 +120,7 @@ class _Run:
     """What the listener knows about a run of a query.
 
     batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query writes
-    to another sink.
+    to a different sink.
     """
 
     name: str | None = None
@@ -133,16 +134,16 @@ class KafkaStreamListener(StreamingQueryListener):
     >>> spark.streams.addListener(KafkaStreamListener())  # doctest: +SKIP
 
     on_micro_batch: called with each `MicroBatchRecord`, in a thread of Spark. on_failed_query:
-    called with each `FailedQueryRecord`. If one of them is None, the summary of its records is
-    printed on stderr. In that case set the option quiet=true on the streams, so that the sink does
-    not also print its own line for each micro-batch.
+    called with each `FailedQueryRecord`. If one of the two is None, a summary of each of its
+    records is printed on stderr instead. If so, set the option quiet=true on the streams, or the
+    sink also prints its own line for each micro-batch.
 
-    Micro-batches without rows have no record. Queries to other sinks have no records, except a
-    query that fails before its first micro-batch with rows has ended.
+    No record is made of a micro-batch without rows. A query to a different sink gets a record only
+    if it fails before its first micro-batch with rows has ended.
 
-    Over Spark Connect, a record has only Spark's information, and says where the sink's reports
-    are. A micro-batch whose numInputRows is 0 has no record, even if the sink wrote rows. A query
-    to another Python data source, or to another foreachBatch function, has records, too.
+    Over Spark Connect, a record contains only Spark's information, and where the sink's reports
+    are. No record is made of a micro-batch whose numInputRows is 0, even if the sink wrote rows.
+    Records are also made of queries to any other Python data source or foreachBatch function.
 
     Raise IllegalArgumentException if on_micro_batch or on_failed_query is not callable.
     """
@@ -160,10 +161,10 @@ class KafkaStreamListener(StreamingQueryListener):
         self._is_connect = False
 
     def _set_spark_session(self, session: SparkSession) -> None:
-        """Patch the session's listener bus, whose `remove` may wait for ever (SPARK-59623).
+        """Patch the session's listener bus, because its `remove` may wait for ever (SPARK-59623).
 
-        Spark Connect calls this when it adds a listener. The server may run in the same process, so
-        a SparkContext in this process does not mean that the session is a classic one.
+        Spark Connect calls this when it adds a listener. The session is examined here, because the
+        server may run in the same process: a SparkContext does not mean that a session is classic.
         """
         super()._set_spark_session(session)
         self._is_connect = is_connect(session)
@@ -173,11 +174,11 @@ class KafkaStreamListener(StreamingQueryListener):
             patch_listener_bus(session)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Keep the name of a query, because the event about the query's end has no name."""
+        """Store the name of a query, because the event about the query's end has no name."""
         self._runs[event.runId] = _Run(event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Make the record of a micro-batch, unless it has no rows or is written to another sink."""
+        """Make the record of a micro-batch, if it has rows and was written to this sink."""
         progress = event.progress
         run = self._runs.setdefault(progress.runId, _Run(progress.name))
         run.is_elsewhere = not any(name in progress.sink.description for name in _SINKS)
@@ -191,7 +192,7 @@ class KafkaStreamListener(StreamingQueryListener):
                     MicroBatchRecord(progress=progress, reports=[], where=_WITH_THE_SERVER)
                 )
             return
-        # Spark's timestamp is the start of the micro-batch, as 2026-01-31T12:00:00.000Z.
+        # Spark's timestamp is the start of the micro-batch, for example 2026-01-31T12:00:00.000Z.
         since = progress.timestamp.removesuffix("Z")
         reports = [
             report
@@ -206,7 +207,7 @@ class KafkaStreamListener(StreamingQueryListener):
         return not self._is_connect and driver_folder() is not None
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Make the record of a query that has failed, unless it wrote to another sink."""
+        """Make the record of a query that has failed, unless it wrote to a different sink."""
         run = self._runs.pop(event.runId, _Run())
         if event.exception is None or run.is_elsewhere:
             return
@@ -214,8 +215,8 @@ class KafkaStreamListener(StreamingQueryListener):
         query_id = str(event.id)
         has_written = run.batch_id is not None
         if is_here and has_written and newest_report_of(query_id, lambda _: True) is None:
-            # Spark describes this sink and other Python data sources and foreachBatch functions in
-            # the same way. Without any report, the query wrote to one of the others.
+            # Spark's description does not distinguish this sink from other Python data sources and
+            # foreachBatch functions. There is no report, so the query wrote to one of the others.
             return
         report = newest_report_of(query_id, _is_written) if is_here else None
         self._hand_on_failure(
@@ -234,7 +235,8 @@ class KafkaStreamListener(StreamingQueryListener):
 def _is_written(report: dict[str, Any]) -> bool:
     """Return whether a report is about a complete micro-batch that has rows.
 
-    A micro-batch that exactlyOnce skips counts, because an earlier attempt has written its rows.
+    Also return True for a micro-batch that exactlyOnce has skipped, because an earlier attempt has
+    written its rows.
     """
     bad = (report["bad_rows"] or {}).get("rows", 0)
     is_skipped = bool((report["exactly_once"] or {}).get("skipped"))

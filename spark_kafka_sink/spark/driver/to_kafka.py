@@ -1,7 +1,7 @@
 """``to_kafka(df)``: a DataFrame with the sink's columns, made with Spark's own expressions.
 
 It only adds a select to the DataFrame (classic or Connect, batch or stream). It starts no job, and
-no row passes through Python.
+the rows do not pass through Python.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_converted, as_metadata, numbered_json
 from spark_kafka_sink.spark.session import check_frame
 
-# These values stand for the whole row. To use a column of such a name, pass it as a Column.
+# The values "json", "avro" and "json_sr" mean the whole row. To use a column of such a name, pass a
+# Column.
 JSON: Final = "json"
 _FORMATS: Final = (AVRO, JSON_SR)
 _BYTES: Final = ("key", "value")
 # Spark's name for the metadata of a column with a DEFAULT value.
 _HAS_DEFAULT: Final = "EXISTS_DEFAULT"
-# By default, to_json cuts times to milliseconds and writes them in the time zone of the session.
+# By default, to_json truncates times to milliseconds and writes them in the session's time zone.
 _EXACT_TIMES: Final = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    # The default is a setting of the session.
+    # Set here, because the default depends on a setting of the session.
     "ignoreNullFields": "true",
 }
 
@@ -56,18 +57,19 @@ def to_kafka(
 
     Each argument is the name of a column or a Column. The value "json" means the whole row as a
     JSON object with every column of `df`, including the columns that other arguments name. As
-    always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
-    struct, which the sink writes as Avro, as with the option valueFormat. The value "json_sr" means
+    always with ``to_json``, null fields are omitted. The value "avro" means the whole row as a
+    struct; the sink writes it as Avro, as with the option valueFormat. The value "json_sr" means
     the whole row as JSON whose schema is in a schema registry. The column is then a struct of the
-    JSON and of a number for the type of the rows. By this number, the write finds rows of another
-    type that a union has added. With the key_format "avro", the key keeps its type, and the sink
-    writes it as Avro, as with the option keyFormat. With the key_format "json_sr", the key has to
-    be a struct, and is made as the value "json_sr" is.
+    JSON and of a number for the type of the rows. With this number, the write detects rows of a
+    different type that a union has added. With the key_format "avro", the key keeps its type, and
+    the sink writes it as Avro, as with the option keyFormat. With the key_format "json_sr", the key
+    must be a struct; it is converted in the same way as the value "json_sr".
     Other keys and values of type struct, array or map are converted to JSON, and all types other
     than string and binary are cast to string. headers, timestamp, topic and partition must have the
     types that the sink requires.
     Raise DataException for an unknown column, for an argument that is neither a name nor a Column,
-    for another key_format, and for a key that is no struct with the key_format "json_sr".
+    and for an unknown key_format. With the key_format "json_sr", also raise it for a key that is
+    not a struct.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -114,7 +116,7 @@ def _check_key_format(key_format: str | None, *, has_key: bool) -> None:
 
 
 def _key(kind: DataType, key_format: str) -> Column:
-    """Return the key for a format. kind: its type."""
+    """Return the key column for a key_format. kind: the type of the column."""
     key = F.col("key")
     if key_format == AVRO:
         return key.alias("key", metadata=as_metadata(AVRO))
@@ -154,9 +156,9 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
 
 
 def _without_defaults(struct: Column, kind: StructType) -> Column:
-    """Return a struct without the DEFAULT values of columns of tables.
+    """Return a struct whose fields have no DEFAULT values, which table columns may have.
 
-    `to_json` writes null for such columns, although it leaves out other fields that are null.
+    `to_json` writes null for a null field with a DEFAULT value, but omits other null fields.
     """
     plain = _plain(kind)
     return struct if plain.jsonValue() == kind.jsonValue() else struct.cast(plain)
@@ -199,12 +201,12 @@ def _unknown(df: DataFrame, argument: str, name: str) -> str:
 def _as_bytes(name: str, kind: DataType, *, is_row: bool) -> Column:
     """Return a column converted to string, or unchanged if it is string or binary.
 
-    is_row: whether it is a whole row that is JSON already.
+    is_row: whether the column is a whole row, which is JSON already.
     """
     column = F.col(name)
     if is_row:
         return column.alias(name, metadata=as_converted("struct"))
-    # A string with a collation is cast to a plain string, since the sink accepts no other.
+    # A string with a collation is cast to a plain string, because the sink accepts only that.
     if kind.simpleString() in ("string", "binary"):
         return column
     if isinstance(kind, StringType):

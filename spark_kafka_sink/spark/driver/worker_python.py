@@ -2,8 +2,8 @@
 
 Spark's workers run the ``python3`` on the PATH, unless PYSPARK_PYTHON sets another Python. If a
 program is started as ``venv/bin/python program.py``, that ``python3`` is not the Python of the
-program, and usually lacks the sink. In local mode driver and workers share a machine, so the
-workers can run the driver's Python. On a cluster, and over Spark Connect, they cannot.
+program, and usually lacks the sink. In local mode, the driver and the workers run on one machine,
+so the workers can run the driver's Python. On a cluster, and over Spark Connect, they cannot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _SPARKS_DEFAULT: Final = "python3"
 _ANSWER_TIMEOUT_S: Final = 60
-# Prints the version first, with syntax that every Python knows: an old Python may fail afterwards.
+# Prints the version first, with syntax that every Python knows, because an old Python may fail in
+# the later lines.
 _QUESTIONS: Final = """
 import sys
 print("%d.%d" % sys.version_info[:2])
@@ -39,7 +40,7 @@ def choose_worker_python(spark: SparkSession) -> None:
     """In local mode, set the Python that the workers of a classic session run.
 
     It is the Python that PYSPARK_PYTHON or spark.pyspark.python sets, or else the driver's. Raise
-    ConfigException if it is not the driver's Python and cannot run the sink. No Spark job starts.
+    ConfigException if the user set a Python that cannot run the sink. No Spark job starts.
     """
     context = spark.sparkContext
     master = context.master or ""
@@ -52,7 +53,7 @@ def choose_worker_python(spark: SparkSession) -> None:
 
 
 def _named_python(context: SparkContext) -> str | None:
-    """Return the Python that the user set for the workers, None if the user did not set it.
+    """Return the Python that the user set for the workers, or None if the user set none.
 
     Spark reads PYSPARK_PYTHON when it starts. It ignores spark.pyspark.python if the driver was not
     started by spark-submit.
@@ -64,10 +65,10 @@ def _named_python(context: SparkContext) -> str | None:
 
 
 def is_same_python(first: str, second: str) -> bool:
-    """Return whether both names are those of the same Python on this machine.
+    """Return whether both names mean the same Python on this machine.
 
-    The Pythons of several virtual environments may be links to one file, so their folders are
-    compared, too.
+    The Pythons of several virtual environments may be links to one file. So the folders of the
+    links are compared, too.
     """
     found, other = shutil.which(first), shutil.which(second)
     return found is not None and other is not None and _identity(found) == _identity(other)
@@ -98,7 +99,7 @@ def _check(context: SparkContext) -> None:
 
 @functools.cache
 def _problem(python: str, python_path: str) -> str | None:
-    """Return why a Python cannot run the sink, None if it can. This starts that Python once."""
+    """Return why a Python cannot run the sink, or None if it can. Start that Python only once."""
     try:
         done = subprocess.run(  # noqa: S603 - Spark is about to run the same program
             [python, "-c", _QUESTIONS, "spark_kafka_sink", *NEEDED],

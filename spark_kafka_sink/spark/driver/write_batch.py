@@ -1,6 +1,6 @@
 """``write_batch``: writes a micro-batch as a batch job, for ``foreachBatch``.
 
-This is how to write a stream in output mode update, which Spark refuses for Python sinks.
+Use it to write a stream in output mode update, because Spark refuses this mode for Python sinks.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from spark_kafka_sink.spark.session import check_frame, is_connect
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
-    """Append a micro-batch; return when every row is acknowledged.
+    """Append a micro-batch to Kafka, and return when every row is acknowledged.
 
     >>> stream.writeStream.outputMode("update").foreachBatch(  # doctest: +SKIP
     ...     functools.partial(write_batch, options={"kafka.bootstrap.servers": "localhost:9092"})
     ... )
 
     options: the options of the sink, as for ``df.write``. A batch that Spark runs again is written
-    again (at-least-once), unless exactlyOnce is set; over Spark Connect exactlyOnce also needs
-    txnAppId. With exactlyOnce, a second save of one batch to the same topic needs another txnAppId.
-    As in a stream, the cluster is checked only once in kafka.metadata.max.age.ms, and each report
-    is a line in the file reportPath. In a classic session, errors are found before Spark computes
-    the rows. There, in the function of foreachBatch, a delegation token is also renewed while tasks
-    run. Raise the exceptions of ``df.write``; Spark then ends the query.
+    again (at-least-once), unless exactlyOnce is set. Over Spark Connect, exactlyOnce also needs
+    txnAppId. With exactlyOnce, a second save of one batch to the same topic needs a different
+    txnAppId. As in a stream, the cluster is checked once in kafka.metadata.max.age.ms, not for each
+    batch, and each report is a line in the file reportPath. In a classic session, errors are raised
+    before Spark computes the rows, and a delegation token is renewed while tasks run. Raise the
+    exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
@@ -83,7 +83,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
 
 
 def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:
-    """Return the micro-batch; None over Spark Connect, and outside the thread of foreachBatch."""
+    """Return the micro-batch; None over Spark Connect, and in any thread but foreachBatch's."""
     if is_connect(df):
         return None
     found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)

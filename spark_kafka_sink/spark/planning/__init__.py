@@ -1,1 +1,1 @@
-"""Code of the driver's process in which Spark plans a write. It loads neither numpy nor pyarrow."""
+"""Code that runs in Spark's planning process, on the driver. It loads neither numpy nor pyarrow."""

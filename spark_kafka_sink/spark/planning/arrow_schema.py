@@ -1,6 +1,7 @@
 """Converts the pyarrow schema that Sail passes to `KafkaDataSource.writer` to Spark's schema.
 
-Sail is an engine in Rust that runs programs of Spark Connect. Only Sail passes pyarrow schemas.
+Sail is an engine, written in Rust, that runs Spark Connect programs. Only Sail passes pyarrow
+schemas.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def as_spark_schema(schema: pa.Schema) -> StructType:
 
 
 def check_without_task_numbers(options: SinkOptions) -> None:
-    """Raise ConfigException if the options need the numbers of tasks, which Sail does not pass."""
+    """Raise ConfigException for exactlyOnce, because Sail does not pass the numbers of tasks."""
     if options.exactly_once is not None:
         message = (
             "exactlyOnce is set, but this engine (Sail) does not pass the numbers of its tasks to "

@@ -1,7 +1,7 @@
-"""The results of checks in this process, for streams and write_batch, which check repeatedly.
+"""A cache for the results of checks in this process. Streams and write_batch check repeatedly.
 
 The key of a result contains everything that was checked, including the delegation token and the
-topics of the rows. A renewed token is another key, and the topics may change with every
+topics of the rows. The key changes when the token is renewed, and the topics may change with every
 micro-batch. So only the newest results are kept.
 """
 
@@ -13,12 +13,12 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# More than the streams of one application check at the same time.
+# How many results are kept: more than the streams of one application need at the same time.
 _MOST_KEPT: Final = 100
 
 
 class CheckCache(Generic[K, V]):
-    """The newest results by key. Several threads may use it at the same time."""
+    """The newest results by key. Several threads may use one cache at the same time."""
 
     def __init__(self) -> None:
         self._results: dict[K, V] = {}
@@ -27,7 +27,7 @@ class CheckCache(Generic[K, V]):
         return len(self._results)
 
     def get(self, key: K) -> V | None:
-        """Return the result that is kept for a key, None if there is none."""
+        """Return the result that is kept for a key, or None if there is none."""
         return self._results.get(key)
 
     def keep(self, key: K, result: V) -> None:

@@ -1,7 +1,7 @@
 """KafkaDataSource: the data source of ``format("pykafka")``.
 
-Spark makes a new one on the driver for every write, every micro-batch and each of their commits, so
-its constructor must be cheap. This module only checks and plans a write.
+Spark creates a new data source on the driver for every write, every micro-batch and each of their
+commits, so its constructor must be cheap. This module only checks and plans a write.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.committing.job_token import JobToken
 
 
-# The options by which the streams of an application differ, in lower case.
+# The options that distinguish the streams of an application, in lower case.
 _OF_STREAM: Final = (WRITE_ID_OPTION, "checkpointlocation", "queryname", "topic", "txnappid")
 
 
@@ -81,7 +81,7 @@ class KafkaDataSource(DataSource):
 
     @property
     def full_traceback(self) -> bool:
-        """Whether the tracebacks of exceptions have all frames."""
+        """Whether the tracebacks of exceptions show all frames."""
         return has_full_traceback(self.options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class KafkaDataSource(DataSource):
 
     @short_tracebacks
     def schema(self) -> StructType:
-        """Raise ConfigException. Spark calls this only to read, which is not supported."""
+        """Raise ConfigException. Spark calls this only for reading, which is not supported."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
@@ -107,7 +107,7 @@ class KafkaDataSource(DataSource):
     ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Check and plan a batch write, and return its writer.
 
-        schema: a schema of Spark, or a pyarrow schema if Sail calls this. Raise ConfigException,
+        schema: a Spark schema, or a pyarrow schema if Sail calls this. Raise ConfigException,
         DataException and the exceptions of the brokers.
         """
         freeze_imports()
@@ -183,7 +183,7 @@ class KafkaDataSource(DataSource):
         checked = self.check_stream(schema, reads_files=not self._is_copy)
         options = self._traced_stream(checked)
         if self._is_copy:
-            # A copy does not ask the schema registry, so its writer must not get the credentials.
+            # A copy does not use the schema registry, so its writer must not get the credentials.
             options = replace(options, registry=None)
         if options.exactly_once is None:
             if not self._is_copy:
@@ -196,8 +196,8 @@ class KafkaDataSource(DataSource):
     def _traced_stream(self, options: SinkOptions) -> SinkOptions:
         """Return the options with the span of the micro-batch, if openTelemetry is set.
 
-        The span begins when the micro-batch is planned. A pickled copy of this source gets the span
-        that was kept then. If there is none, its span begins now.
+        The span begins when the micro-batch is planned, and is then stored. A pickled copy of this
+        source gets the stored span. If no span is stored, a new span begins now.
         """
         if options.traceparent is None:
             return options
@@ -226,7 +226,7 @@ class KafkaDataSource(DataSource):
 
 
 def _traced(options: SinkOptions) -> SinkOptions:
-    """Return the options with the span of the job, which begins now, if openTelemetry is set."""
+    """Begin the span of the job, if openTelemetry is set. Return the options with the span."""
     if options.traceparent is None:
         return options
     return replace(options, trace=begin_job(options.traceparent, options.topic))
@@ -241,8 +241,8 @@ def _planned(
 ) -> KafkaArrowWriter | ExactlyOnceWriter:
     """Check the cluster for a job, plan a run if exactly once is on, and return the job's writer.
 
-    batch_id: the batch id that `write_batch` passes if the query is not known, else None.
-    of_driver: as in `check_environment`.
+    batch_id: the batch id if the job is a micro-batch of an unknown query, else None. of_driver: as
+    in `check_environment`.
     """
     in_batches = batch_id is not None
     options = check_environment(
@@ -258,7 +258,7 @@ def _planned(
 def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options with the application id, which identifies the stream in the commit log."""
+    """Return the options with the txnAppId that identifies the stream in the commit log."""
     checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 
@@ -273,14 +273,14 @@ def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceM
     try:
         is_replay = is_written(plan, micro_batch)
     except KafkaException:
-        # Spark aborts nothing if no writer is returned.
+        # Without a writer, Spark does not call abort. So end the transaction here.
         end_unused(options, plan)
         raise
     return ExactlyOnceMicroBatchWriter(options, plan, micro_batch, is_written=is_replay)
 
 
 def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
-    """Plan a micro-batch and return its writer. Spark requests a new writer for each one."""
+    """Plan a micro-batch and return its writer. Spark requests a writer for each micro-batch."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
 
     return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
@@ -290,7 +290,7 @@ def _checked_options(
     given: Mapping[str, str], schema: StructType, *, reads_files: bool
 ) -> SinkOptions:
     options = sink_options(given)
-    # First, because the subject of a schema also depends on the topic.
+    # Check this first, because the subject of a schema may depend on the topic.
     check_has_topic(schema, options.topic)
     options = with_encodings(options, schema, reads_files=reads_files)
     check_schema(schema, options.topic, encoded_columns(options, schema))
@@ -326,12 +326,12 @@ def check_environment(
 ) -> SinkOptions:
     """Check everything besides options and columns, log warnings, and return the options.
 
-    This includes the partitioner, paths, brokers and topics, which may change between two writes.
-    The returned options contain the results. in_batches: whether micro-batches are written.
-    may_remember: whether cached results about the cluster, up to metadata.max.age.ms old, may be
-    used; micro-batches use the schemas of earlier micro-batches in any case. of_driver: the
-    producer's options with the credentials of the driver, if `options` have a delegation token. A
-    schema registry does not accept such a token.
+    Check the partitioner, the paths, the brokers and the topics, because they may change between
+    two writes. The returned options contain the results. in_batches: whether micro-batches are
+    written. If so, schemas of earlier micro-batches may be reused. may_remember: whether cached
+    results about the cluster, up to metadata.max.age.ms old, may be used. of_driver: the producer's
+    options with the driver's credentials, if `options` contain a delegation token. These
+    credentials are for the schema registry, which does not accept such a token.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
@@ -341,7 +341,7 @@ def check_environment(
     check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
-    # Last, because it may register a schema.
+    # Do this last, because it may register a schema.
     asking = replace(options, producer=of_driver or options.producer)
     checked = with_registered_encodings(asking, schema, may_remember=in_batches)
     return replace(checked, producer=options.producer)
@@ -365,13 +365,13 @@ def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
     """Check only the options and the columns. Raise an exception if they are invalid.
 
-    A client of Spark Connect calls this, because it may not have the files of the server.
+    This is for Spark Connect clients, which may not be able to read the server's files.
     """
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema, reads_files=False)
 
 
 def check_options_and_columns_of_stream(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check only the options and the columns of a stream, as `check_options_and_columns`."""
+    """Check only the options and the columns of a stream, like `check_options_and_columns`."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check_stream(schema, reads_files=False)

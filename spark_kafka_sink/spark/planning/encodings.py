@@ -1,7 +1,7 @@
-"""Makes the plans by which tasks encode keys and values. The driver does this before the job.
+"""Makes the plans with which tasks encode keys and values. The driver does this before the job.
 
 The schema of a column comes from an option or from a schema registry, or it is derived from the
-type of the column. Tasks get the plan, and do not get the schema.
+type of the column. Tasks get the plan, but not the schema.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from spark_kafka_sink.spark.planning.spark_types import column_type
 def with_encodings(options: SinkOptions, schema: T.StructType, *, reads_files: bool) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
-    With a schema registry, only check the options, and return them without encodings:
-    `with_registered_encodings` adds these. reads_files: whether to read schemas in files. If not,
-    a column whose schema is in a file is not compared with the schema, and gets no encoding. Raise
-    ConfigException for a schema or an option that is invalid, and DataException for a column that
-    does not fit its schema.
+    With a schema registry, only check the options, and return them without encodings, because
+    `with_registered_encodings` adds the encodings. reads_files: whether to read schemas in files.
+    If False, a column whose schema is in a file is not checked against it, and gets no encoding.
+    Raise ConfigException for an invalid schema or option, and DataException for a column that does
+    not fit its schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
@@ -95,12 +95,12 @@ def adds_headers(options: SinkOptions) -> bool:
 def with_registered_encodings(
     options: SinkOptions, schema: T.StructType, *, may_remember: bool
 ) -> SinkOptions:
-    """Ask the schema registry. Return the options with the encodings of the columns.
+    """Query the schema registry. Return the options with the encodings of the columns.
 
-    The returned options have neither settings of the registry nor schemas, because tasks do not
-    need them. may_remember: whether a schema that was chosen
-    before may be used again, for latest.cache.ttl.sec, and longer while the registry does not
-    respond. Raise the exceptions of `choose_schema`.
+    The returned options contain neither registry settings nor schemas, because tasks do not need
+    them. may_remember: whether a schema that was chosen before may be reused. It is reused for
+    latest.cache.ttl.sec, and longer while the registry does not respond. Raise the exceptions of
+    `choose_schema`.
     """
     settings = options.registry
     if settings is None:
@@ -134,7 +134,7 @@ def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) 
 
 
 def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
-    """Raise ConfigException for options that have no effect, or that contradict each other."""
+    """Raise ConfigException for format options without effect, and for contradictory options."""
     given, registry = options.formats, options.registry
     refuse_converted(chosen, schema)
     for column in COLUMNS_WITH_FORMAT:
@@ -200,8 +200,8 @@ def _names_given(options: FormatOptions) -> list[str]:
 
 
 _WHAT: Final = "an Avro schema"
-# With a registry, the values of a column are written without their length if the type of the whole
-# schema is bytes, also with the logical type decimal. Confluent's clients write and read them so.
+# With a registry, if the whole schema is of type bytes (also with the logical type decimal), the
+# values are written without their length, because Confluent's clients write and read them so.
 _WITHOUT_LENGTH: Final = {Form.BYTES: Form.RAW, Form.DECIMAL: Form.RAW_DECIMAL}
 
 
@@ -218,7 +218,7 @@ class _AvroFormat:
         self.is_in_file = is_schema_in_file(column.name, options)
 
     def given(self) -> str | None:
-        """Return the schema in the option, None if it is not set."""
+        """Return the schema in the option, or None if it is not set."""
         return given_schema(self._name, self._options, _WHAT)
 
     def given_references(self) -> tuple[SchemaReference, ...]:
@@ -250,7 +250,7 @@ class _AvroFormat:
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return the encoding of the column by a schema, for the tasks."""
+        """Return how tasks encode the column with a schema; see `SchemaFormat.encoding`."""
         with self._named_errors():
             schema = parse_schema(text, referenced)
         plan = fit(self._kind, schema, self._name)
@@ -262,7 +262,7 @@ class _AvroFormat:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Name the option in the error of a schema that is invalid."""
+        """Name the option in the error message about an invalid schema."""
         try:
             yield
         except DataException as error:

@@ -16,9 +16,9 @@ _RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
 
 
 def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
-    """Return the schema that keySchema or valueSchema sets, None if the option is not set.
+    """Return the schema that keySchema or valueSchema sets, or None if the option is not set.
 
-    The option has the schema itself, or the path of a file that contains the schema. what: the kind
+    The option is the schema itself, or the path of a file that contains the schema. what: the kind
     of schema, for error messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
@@ -35,7 +35,7 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
         reason = str(error)
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
-    # Raised outside the handler, because the caught exception may contain a part of the file.
+    # Raise outside the handler, because the caught exception may contain a part of the file.
     message = (
         f"option {option} is {masked(text)!r}, which cannot be read as a file ({reason}): "
         f"expected {expected}"
@@ -46,10 +46,10 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
 def invalid_schema(
     column: str, options: FormatOptions, what: str, error: DataException
 ) -> ConfigException:
-    """Return the error to raise for a schema that is not valid.
+    """Return the error to raise for an invalid schema.
 
-    what: the kind of schema. error: what is wrong. It is not shown for a schema in a file, because
-    it quotes the text, and the file may contain something else, such as a password.
+    what: the kind of schema. error: what is wrong. For a schema in a file, `error` is not shown,
+    because it quotes the file, which may not be a schema and may contain, for example, a password.
     """
     if column not in options.schemas:
         return ConfigException(error.message)
@@ -76,7 +76,7 @@ def record_name(column: str, options: FormatOptions) -> str:
 
 
 def check_record_name(column: str, options: FormatOptions) -> None:
-    """Raise ConfigException if the name of the Avro record is that of a primitive type."""
+    """Raise ConfigException if the Avro record has the name of a primitive type."""
     name = full_record_name(column, options)
     if name in PRIMITIVES:
         message = (

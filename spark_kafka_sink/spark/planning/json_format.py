@@ -1,9 +1,9 @@
 """JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
 
-A column that `to_kafka` has made for this format is marked: its metadata has the type of the rows
-(see `formats`). From this type a schema is derived, or the type is compared with a schema.
-Other columns of strings or bytes are not compared with a schema. They need a schema in an option or
-in the registry.
+A column that `to_kafka` has made for this format is marked: its metadata contains the type of the
+rows (see `formats`). A schema is derived from this type, or the type is checked against a schema.
+Any other column of strings or bytes is not checked against a schema. It needs a schema in an option
+or in the registry.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ class JsonFormat:
     schema_type = JSON
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
-        """Raise DataException unless `to_kafka` made the column, or it has strings or bytes."""
+        """Raise DataException if the rows cannot be JSON.
+
+        They can be JSON if `to_kafka` made the column for this format, or if its type is string or
+        binary.
+        """
         kind, marked = column.dataType, json_type(column)
         is_text = isinstance(kind, T.BinaryType) or kind.simpleString() == "string"
         if marked is None and not is_text:
@@ -73,10 +77,10 @@ class JsonFormat:
         self.needs_referenced = marked is not None
 
     def given(self) -> str | None:
-        """Return the schema in the option, None if it is not set.
+        """Return the schema in the option, or None if it is not set.
 
-        Raise ConfigException if the option is a file with an object that has no keyword of JSON
-        Schema. The file may have something else in it, such as a private key, which must not be
+        Raise ConfigException if the option is the path of a file with a JSON object that contains
+        no keyword of JSON Schema. Such a file may be, for example, a private key, which must not be
         registered.
         """
         text = given_schema(self._name, self._options, _WHAT)
@@ -127,7 +131,7 @@ class JsonFormat:
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return the encoding of the column by a schema, for the tasks."""
+        """Return how tasks encode the column with a schema; see `SchemaFormat.encoding`."""
         schema, plan = self._parsed(text), JsonPlan()
         if self._kind is not None:
             documents = {each.name: _parsed_referenced(each) for each in referenced}
@@ -150,10 +154,10 @@ def _parsed_referenced(referenced: ReferencedSchema) -> JsonSchema:
 
 
 def _has_keyword(schema: JsonSchema) -> bool:
-    """Return whether a schema has a keyword that decides which values fit.
+    """Return whether a JSON object contains a known keyword of JSON Schema.
 
-    Every object in JSON is a valid schema, because unknown keywords are ignored. So an object
-    without such a keyword may be something else.
+    Every JSON object is a valid schema, because unknown keywords are ignored. So an object without
+    such a keyword may not be meant as a schema.
     """
     if not isinstance(schema, Mapping):
         return True

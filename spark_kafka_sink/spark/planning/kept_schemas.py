@@ -1,13 +1,13 @@
-"""Keeps the schemas that the driver has chosen, so that a stream need not ask for them again.
+"""Keeps the schemas that the driver has chosen, so that a stream need not query them again.
 
-Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process,
-and in files in the driver's folder, because Spark plans micro-batches in other processes, and ends
-such a process after it was idle for a minute. The files contain no secret: a file's name has only a
-digest of the settings by which its schemas were chosen.
+Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process
+and in files in the driver's folder. Files are needed because Spark plans micro-batches in separate
+processes, and ends such a process after it was idle for a minute. The files contain no secret: a
+file's name contains only a digest of the settings that determine its schemas.
 
 Several batch jobs with equal settings may be planned at the same time, each by two processes. So
-the newest schemas are kept, with the ids of their writes. If two processes keep a schema at the
-same moment, the file may lose one of the two, and then the registry is asked once more.
+the newest schemas are kept, with the ids of their writes. If two processes store a schema at the
+same moment, the file may contain only one of the two. Then the registry is queried once more.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spark_kafka_sink.spark.session import driver_folder
 class KeptSchema:
     """A schema that was chosen for a column.
 
-    at: when the registry was asked, in seconds since 1970. write_id: the id of the write that the
-    schema was chosen for, empty for a micro-batch.
+    at: when the registry was queried, in seconds since 1970. write_id: the id of the write that the
+    schema was chosen for, an empty string for a micro-batch.
     """
 
     chosen: ChosenSchema
@@ -41,17 +41,18 @@ class KeptSchema:
     write_id: str = ""
 
     def is_fresh(self, now: float, ttl_s: float) -> bool:
-        """Return whether the schema may be used without asking the registry again.
+        """Return whether the schema may be used without querying the registry again.
 
         ttl_s: for how many seconds it may be used; negative for always.
         """
-        # If the clock was set back, the schema must not be used for longer.
+        # If the clock was set back, the time since `at` is not known, so query the registry.
         return ttl_s < 0 or 0 <= now - self.at < ttl_s
 
 
-# By digest; for each digest by write id. The schema that was kept last is the last one.
+# For each digest, the schemas by write id, in the order in which they were kept.
 _kept: Final[CheckCache[str, Mapping[str, KeptSchema]]] = CheckCache()
-# More than the jobs with equal settings that one application plans at the same time.
+# How many schemas are kept for a digest: more than the jobs with equal settings that one
+# application plans at the same time.
 _MOST_WRITES: Final = 30
 _lock: Final = threading.Lock()
 
@@ -62,14 +63,14 @@ def question(*parts: object) -> str:
 
 
 def keep_schema(asked: str, kept: KeptSchema) -> None:
-    """Keep a schema.
+    """Keep a schema in memory and in a file.
 
-    asked: a digest that `question` has returned. If the file cannot be written, other processes ask
-    the registry again.
+    asked: a digest that `question` has returned. If the file cannot be written, other processes
+    query the registry again.
     """
     with _lock:
         every = _newest_by_write([*_stored(asked).values(), *(_kept.get(asked) or {}).values()])
-        # It is the last one even if the clock was set back.
+        # Put it at the end, even if the clock was set back.
         every.pop(kept.write_id, None)
         every[kept.write_id] = kept
         newest = {each: every[each] for each in list(every)[-_MOST_WRITES:]}
@@ -84,15 +85,15 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
 
 
 def newest_schema(asked: str) -> KeptSchema | None:
-    """Return the newest schema that a process of this driver has kept, None if there is none."""
+    """Return the newest schema that a process of this driver has kept, or None."""
     found = [list(each.values())[-1] for each in (_kept.get(asked), _stored(asked)) if each]
     return max(found, key=_asked_at, default=None)
 
 
 def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
-    """Return the schema that a process of this driver has kept for a write, None if there is none.
+    """Return the schema that a process of this driver has kept for a write, or None.
 
-    write_id: the id of the write, empty if it has none.
+    write_id: the id of the write, an empty string if it has no id.
     """
     if not write_id:
         return None
@@ -102,7 +103,7 @@ def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
 
 
 def _newest_by_write(every: Iterable[KeptSchema]) -> dict[str, KeptSchema]:
-    """Return the newest schema of each write by write id, in the order of their times."""
+    """Return the newest schema of each write, by write id. Sort by the times of the queries."""
     found: dict[str, KeptSchema] = {}
     for each in sorted(every, key=_asked_at):
         found.pop(each.write_id, None)
@@ -121,7 +122,7 @@ def _parts(kept: KeptSchema) -> list[object]:
 
 
 def _stored(asked: str) -> dict[str, KeptSchema]:
-    """Return the schemas in a file by write id. A file that is damaged or absent has none."""
+    """Return the schemas in a file, by write id; empty if the file is damaged or missing."""
     path = _path(asked)
     try:
         every = [] if path is None else json.loads(path.read_text("utf-8"))

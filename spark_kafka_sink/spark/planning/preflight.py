@@ -1,7 +1,7 @@
 """Checks on the driver before any task writes: partitioner, report, brokers and topic.
 
 One clear error on the driver replaces four failed attempts of every task. Stream writers are
-planned for every micro-batch, so results are cached per process and set of options for
+planned for every micro-batch. So the results for each set of options are cached in the process, for
 metadata.max.age.ms. (Spark ends a planning process that was idle for a minute.) A batch job does
 not use cached results. The commit checks nothing, because the rows are already in Kafka.
 """
@@ -53,7 +53,7 @@ def warn_of_differences(
 ) -> None:
     """Log a warning if options for new topics differ from an existing topic, or cannot be compared.
 
-    settings: the settings of the topic that the brokers returned; they may return no settings.
+    settings: the topic configs that the brokers returned. It is empty if they returned none.
     """
     if topic.is_new:
         return
@@ -77,7 +77,7 @@ def warn_of_differences(
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Return a comparable value of a setting: its entries in lower case, numbers parsed."""
+    """Return a comparable value of a topic config: its entries in lower case, numbers parsed."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -89,15 +89,15 @@ def _entry(text: str) -> str | Decimal:
     return number if number.is_finite() else text
 
 
-# Everything that the results depend on, including brokers and user. The last entry is the user, if
-# the options do not name the user themselves.
+# Everything that the results depend on, including the brokers and the user. The last entry
+# identifies the user if the options do not (see `login_identity`).
 _Asked: TypeAlias = tuple[
     ProducerConfig, str | None, NewTopic | None, bool, Mode | None, tuple[tuple[str, int], ...], str
 ]
 
 
 class _Found(NamedTuple):
-    """The results of the checks, and when they were found."""
+    """The results of the checks, and the time of the checks."""
 
     at: float
     max_message_bytes: int | None
@@ -123,8 +123,8 @@ def check_partitioner(options: SinkOptions) -> None:
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
     """Raise ConfigException if no report can be written to reportPath.
 
-    in_batches: whether each micro-batch appends a line to the file. The report of a job replaces
-    the file, or overwrites it if the folder is not writable.
+    in_batches: whether each micro-batch appends a line to the file. If False, the report of a job
+    replaces the file, or overwrites its content if the folder is not writable.
     """
     path = options.report_path
     if path is None:
@@ -141,7 +141,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
 
 
 def _against_report(path: Path, *, in_batches: bool) -> str | None:
-    """Return why no report can be written to a path, None if a report can be written."""
+    """Return why no report can be written to a path, or None if a report can be written."""
     may_write = path.exists() and os.access(path, os.W_OK)
     file = path.resolve() if path.is_symlink() and not is_special(path) else path
     folder = masked(str(file.parent))
@@ -159,8 +159,8 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
 def make_dead_letter_path(options: SinkOptions) -> None:
     """Create the folder deadLetterPath, if it is set. Raise ConfigException if that fails.
 
-    Tasks do not create it: an executor on which the filesystem is not mounted would create it on
-    its own disk.
+    Tasks do not create the folder, because an executor without the mounted filesystem would create
+    it on its own disk.
     """
     path = options.bad_rows.path
     if path is None:
@@ -181,14 +181,14 @@ def check_cluster(
 ) -> SinkOptions:
     """Check brokers and topic, and return the options with what the brokers returned.
 
-    Create the topic if requested. has_headers: whether the data has a headers column. may_remember:
-    whether cached results up to metadata.max.age.ms old may be used. Raise the exceptions of the
-    brokers and the topic, after at most kafka.max.block.ms. Raise DataException if atomic_layout
-    partitioned the rows for another partition count.
+    Create the topic if createTopics is true. has_headers: whether records have headers.
+    may_remember: whether cached results up to metadata.max.age.ms old may be used. Raise the
+    exceptions of the brokers and the topic, after at most kafka.max.block.ms. Raise DataException
+    if atomic_layout partitioned the rows for a different partition count.
 
-    If the rows have a topic column and were not laid out by atomic_layout, the topics are not
-    known. Then the check is only that a broker responds, is not too old, and can create topics as
-    requested.
+    If the rows have a topic column and atomic_layout was not called, the topics are not known. Then
+    only check that a broker responds and is not too old, and that topics can be created if
+    createTopics is true.
     """
     laid_out = tuple(options.laid_out.items())
     mode = None if options.exactly_once is None else options.exactly_once.mode
@@ -236,13 +236,14 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     """Check the cluster and return the results.
 
-    again: whether the same options were checked before. Settings that were valid then are not
-    checked again, because while a broker restarts, the other brokers may respond differently.
+    again: whether the same options were checked before. If so, do not check again whether topics
+    can be created, because brokers may respond differently while one of them restarts.
     """
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if options.delegation_token_mechanism and delegation_token(options.producer) is None:
-            # The user's process only checks. The planning process then creates the token.
+            # The user's process only checks that tokens can be used. The planning process then
+            # creates the token.
             admin.describe_delegation_token([])
         if name is None:
             _check_layout(options, _laid_out_topics(options, admin))
@@ -266,11 +267,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 
 
 def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
-    """Return the topics for which atomic_layout partitioned the rows; empty if it did not.
+    """Return the topics for which atomic_layout partitioned the rows; empty if it was not called.
 
-    A missing topic is left out, because perhaps no row goes to it. Only a task with rows for that
-    topic waits for it or creates it. In mode `single`, missing topics are waited for or created
-    here, because the driver's transaction has the partitions of all the topics.
+    The result does not contain missing topics, because perhaps no row goes to them. A task with
+    rows for a missing topic creates the topic or waits for it. In mode `single`, missing topics are
+    created or awaited here, because the driver's transaction contains the partitions of all topics.
     """
     names = list(options.laid_out)
     selected = options.exactly_once
@@ -285,7 +286,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if the client lacks the right READ for exactly once."""
+    """Raise TopicAuthorizationException if the client may not READ a topic for exactly once."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (

@@ -1,14 +1,14 @@
-"""Which schema a column is written with, if there is a schema registry.
+"""Chooses the schema to write a column with, if there is a schema registry.
 
 The column is written with the first of these schemas that exists:
 
 1. the schema with the id in the option use.schema.id
-2. the schema in the option valueSchema or keySchema, which is registered
+2. the schema in the option valueSchema or keySchema, which is then registered or looked up
 3. the latest version of the subject
-4. a schema that is derived from the column, which is registered
+4. a schema that is derived from the column, which is then registered
 
-So a derived schema never replaces a version that someone registered. If a column is nullable in one
-run and not in the next, this makes no new version either.
+So a derived schema never replaces a version that someone registered. For the same reason, no new
+version is made if a column is nullable in one run and not in the next.
 
 The rules are the same for each format. A `SchemaFormat` derives and reads the schemas of one
 format.
@@ -40,9 +40,10 @@ _ID: Final = "use.schema.id"
 
 
 class RulesException(Exception):
-    """A schema has rules. No row may be written without them, also not with an older schema.
+    """A schema has rules, such as encryption, which the sink does not support.
 
-    A user gets a DataException with the same message.
+    Rows must not be written without the rules. So a stream must not continue with an older schema,
+    as it does after other errors. Users get a DataException with the same message.
     """
 
 
@@ -59,7 +60,7 @@ class SchemaFormat(Protocol):
     is_in_file: bool
 
     def given(self) -> str | None:
-        """Return the schema in the option keySchema or valueSchema, None if it is not set."""
+        """Return the schema in the option keySchema or valueSchema, or None if it is not set."""
 
     def given_references(self) -> tuple[SchemaReference, ...]:
         """Return the references in the option keyReferences or valueReferences."""
@@ -74,16 +75,16 @@ class SchemaFormat(Protocol):
         """
 
     def how_to_name(self) -> str:
-        """Return what to do if the subject needs the name that `given_name` does not return."""
+        """Return what to do if the subject needs a name and `given_name` returns None."""
 
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return the encoding of the column by a schema, for the tasks.
+        """Return how tasks encode the column with a schema.
 
-        referenced: the schemas that the schema references, directly or not. Each of them comes
-        after the schemas that it references. schema_id: the id to write before each row, None
-        without a registry. Raise DataException if the column does not fit the schema.
+        text: the schema. referenced: the schemas that it references, directly or indirectly. Each
+        of them comes after the schemas that it references. schema_id: the id to write before each
+        row, None without a registry. Raise DataException if the column does not fit the schema.
         """
 
 
@@ -92,8 +93,9 @@ class ChosenSchema:
     """The schema for the values of one column.
 
     schema_id: the id in the registry, None if the schema still has to be registered. subject: the
-    subject in which to register it, empty if it has an id. references: what to register with it.
-    referenced: as in `SchemaFormat.encoding`. guid: as in `RegisteredSchema`.
+    subject to register the schema in, an empty string if it has an id. references: the references
+    to register with the schema. referenced: as in `SchemaFormat.encoding`. guid: as in
+    `RegisteredSchema`.
     """
 
     text: str
@@ -110,8 +112,7 @@ def subject_of(
     """Return the subject of a column.
 
     topic: the option topic, None if the rows have a topic column. Raise ConfigException if the
-    subject is named after the topic or the record, and the name of the topic or record is not
-    known.
+    subject is named after a topic or record whose name is not known.
     """
     named = settings.subject_of(column)
     if named is not None:
@@ -134,7 +135,7 @@ def subject_of(
         raise ConfigException(message)
     subject = strategy.subject(topic or "", column, record or "")
     if not is_utf8(subject):
-        # An Avro schema with such a name has been refused.
+        # Only a JSON Schema's title can cause this, because Avro refuses such names earlier.
         raise ConfigException(
             f"the subject of column {column} would be {subject!r}, which has an unpaired "
             f"surrogate: correct the title in {column}Schema, or set {column}Subject"
@@ -149,11 +150,10 @@ def choose_schema(
     topic: str | None,
     schema_format: SchemaFormat,
 ) -> ChosenSchema:
-    """Ask the registry which schema a column is written with. Register nothing.
+    """Query the registry, and return the schema to write a column with. Register nothing.
 
-    Raise ConfigException and DataException if there is no schema that can be used, and
-    RulesException if the schema has rules. Raise RestClientException if a call to the registry
-    fails.
+    Raise ConfigException or DataException if no schema can be used, and RulesException if the
+    schema has rules. Raise RestClientException if a call to the registry fails.
     """
     given = schema_format.given()
     if settings.schema_id is not None:
@@ -189,8 +189,8 @@ def registered(
 ) -> ChosenSchema:
     """Register a chosen schema, and return it with its id.
 
-    Raise RestClientException if the call fails, and RulesException if the registry adds rules to
-    the schema.
+    Raise RestClientException if the call to the registry fails, and RulesException if the registry
+    adds rules to the schema.
     """
     schema = Schema(chosen.text, schema_type, chosen.references)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
@@ -216,7 +216,7 @@ def _written(
         return ChosenSchema(schema.text, None, referenced, subject, schema.references)
     found = client.lookup(subject, schema, normalize=settings.normalize)
     if found is None:
-        # A file may contain something else than a schema, such as a password.
+        # Do not show the content of a file, because it may be, for example, a password.
         of_file = f"the schema in the file of option {column}Schema"
         shown = of_file if schema_format.is_in_file else f"it, which is {schema.text}"
         raise _not_registered(subject, shown)
@@ -227,9 +227,9 @@ def _written(
 def _no_latest(
     subject: str, settings: RegistrySettings, column: str, schema_format: SchemaFormat
 ) -> ConfigException:
-    """Return the error for use.latest.version without a subject.
+    """Return the error for use.latest.version if the subject does not exist.
 
-    It has the derived schema, if one can be derived.
+    The message shows the derived schema, if one can be derived.
     """
     or_remove = ", or remove the option" if settings.auto_register else ""
     shown = ""
@@ -288,9 +288,9 @@ def _referenced(
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:
-    """Raise RulesException if a schema has rules, which may say that values must be encrypted.
+    """Raise RulesException if a schema has rules. For example, they may require encryption.
 
-    what: the schema, for error messages.
+    what: a description of the schema, for error messages.
     """
     if found.has_rules:
         message = (

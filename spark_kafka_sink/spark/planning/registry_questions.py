@@ -1,12 +1,12 @@
-"""Chooses the schemas of a write: asks the schema registry, or uses its earlier response.
+"""Chooses the schemas of a write: queries the schema registry, or uses its earlier response.
 
-Streams and write_batch plan every micro-batch. They ask for the latest version of a subject again
-only after latest.cache.ttl.sec. For a schema that an option sets they ask once, because its id does
-not change. If the registry does not respond, if the driver cannot connect to it, for example
-because a file with a secret cannot be read, or if its newest schema does not fit the rows, a stream
-goes on with the schema that it has, and logs a warning. A batch job asks once, even if two
-processes plan it, and other jobs are planned at the same time. It may ask a second time if two
-processes keep a schema at the same moment.
+Streams and write_batch plan every micro-batch. They query the latest version of a subject again
+only after latest.cache.ttl.sec. A schema that an option sets is queried once, because its id does
+not change. A query may fail, for example because the registry does not respond, or because a file
+with a secret cannot be read. The newest schema may also not fit the rows. In these cases, a stream
+continues with the schema that it has, and logs a warning. A batch job sends its queries once, even
+if two processes plan it and other jobs are planned at the same time. If two processes store a
+schema at the same moment, it may send them a second time.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 class RegistryQuestion:
     """The values that determine which schema a column has in the registry.
 
-    topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`;
-    empty for a micro-batch. login: the options of the brokers that the credentials of the registry
-    are taken from (`inherited_login`).
+    topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`; an
+    empty string for a micro-batch. login: the brokers' login options, if the registry's credentials
+    may come from them (`inherited_login`).
     """
 
     settings: RegistrySettings
@@ -63,7 +63,7 @@ class RegistryQuestion:
 
     @property
     def is_about_one_schema(self) -> bool:
-        """Whether the options set the schema. Then the registry never returns another one."""
+        """Whether the options set the schema. If so, the registry always returns the same one."""
         return self.settings.schema_id is not None or self.schema_format.given() is not None
 
     @property
@@ -99,9 +99,9 @@ class RegistryQuestion:
 def inherited_login(
     settings: RegistrySettings, config: ProducerConfig
 ) -> tuple[tuple[str, object], ...]:
-    """Return the options ``sasl.*`` of the brokers if the registry's credentials may be from there.
+    """Return the brokers' options ``sasl.*`` if the registry's credentials may come from them.
 
-    The source of the credentials may also be a reference.
+    This is so if the option for the source of the credentials says INHERIT, or is a reference.
     """
     sources = [each.value for name, each in settings.connection if name.endswith(".source")]
     if not any("INHERIT" in each.upper() or "${" in each for each in sources):
@@ -115,8 +115,8 @@ def answers(
 ) -> list[ColumnEncoding]:
     """Return how tasks encode each column. Check all columns before any schema is registered.
 
-    may_remember: whether to use schemas that were chosen for earlier writes. A schema that was
-    chosen for the same write is always used. Raise the exceptions of `choose_schema`.
+    may_remember: whether to reuse schemas that were chosen for earlier writes. A schema that was
+    already chosen for the same write is always reused. Raise the exceptions of `choose_schema`.
     """
     connection = _Connection(config)
     found = [connection.chosen(each, may_remember=may_remember) for each in questions]
@@ -126,7 +126,7 @@ def answers(
 class _Choice(NamedTuple):
     """The schema to write a column with.
 
-    kept: the schema to use if this one cannot be registered, None if there is none.
+    kept: the earlier schema to use if `schema` cannot be registered, None if there is none.
     """
 
     schema: ChosenSchema
@@ -134,7 +134,7 @@ class _Choice(NamedTuple):
 
 
 class _Connection:
-    """Chooses the schemas of one write. It connects to the registry only if it has to ask."""
+    """Chooses the schemas of one write. It connects to the registry only if a query is needed."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -149,14 +149,14 @@ class _Connection:
         return found
 
     def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> _Choice:
-        """Return the schema to write a column with. The column fits it."""
+        """Return the schema to write a column with. It is checked that the column fits it."""
         settings = asked.settings
         ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
         if may_remember:
             kept = newest_schema(asked.digest)
         else:
-            # After register(spark), the user's process asks first, and then the process that plans
-            # the job uses the same schema.
+            # After register(spark), the user's process queries the registry first. Then the process
+            # that plans the job uses the same schema.
             kept = schema_of_write(asked.digest, asked.write_id)
             ttl_s = -1
         if kept is not None and not _fits(asked, kept.chosen):
@@ -207,7 +207,7 @@ def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
 
 
 def _kept_on(asked: RegistryQuestion, kept: ChosenSchema, error: Exception) -> ChosenSchema:
-    """Return the schema that is kept. Log a warning with the reason."""
+    """Return the earlier schema `kept`. Log a warning that it is still used because of `error`."""
     message = (
         f"column {asked.column} is still written with the schema that has id {kept.schema_id}, "
         f"because no newer one can be used: {error}"

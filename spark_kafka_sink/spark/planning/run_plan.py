@@ -1,8 +1,8 @@
 """Plans a run of an exactly-once write before its tasks start, by the state machine `commit.plan`.
 
-A run is one batch job or one micro-batch of an owner, which is a txnAppId and its topic.
-Only the process that plans a job calls this, because a plan fences older runs of the owner, and
-commits or aborts the transactions that they left open. Checks for the user's process are in
+A run is one batch job or one micro-batch of an owner. An owner is a txnAppId and its topic. Only
+the process that plans a job calls this. The reason is that planning fences older runs of the owner,
+and commits or aborts their open transactions. The checks that the user's process may run are in
 `single_checks`.
 """
 
@@ -45,14 +45,15 @@ _LOG_SETTINGS = (
     ("segment.ms", str(60 * 60 * 1000)),
     ("min.cleanable.dirty.ratio", "0.1"),
     ("unclean.leader.election.enable", "false"),
-    # With LogAppendTime, a response does not show whether a record was taken for a duplicate.
+    # With LogAppendTime, a response does not show whether the broker treated a record as a
+    # duplicate.
     ("message.timestamp.type", "CreateTime"),
 )
-# The error codes if a cluster's policy forbids settings of a topic.
+# The error codes that brokers return if they refuse topic configs, for example by a policy.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
-# Until when the checks of commit logs are valid.
+# The times until which the checks of commit logs are valid.
 _found: CheckCache[tuple[ProducerConfig, str], float] = CheckCache()
 
 
@@ -74,14 +75,14 @@ def plan_micro_batch(options: SinkOptions) -> Plan:
 def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older runs, end their transactions, and look up the version.
 
-    Return the plan, or the commit log record of the owner (the txnAppId and its topic) if the
-    version is already written. Raise KafkaException if the brokers refuse a request. Raise it also
-    if the owner's last run is torn, which means that brokers aborted transactions after the
-    decision to commit was recorded.
+    Return the plan. If the version is already written, return the commit log record of the owner
+    (the txnAppId and its topic) instead. Raise KafkaException if the brokers refuse a request. Also
+    raise it if the owner's last run is torn: brokers have aborted some of its transactions after
+    the decision to commit was recorded.
     """
     config = options.producer
     with commit_client(config, selected.log_topic, options.brokers) as client:
-        # Before the log is created: brokers that are too old shall not get a topic.
+        # Check this first, so that no commit log is created on brokers that are too old.
         client.check_brokers(client.now() + config.max_block_ms / 1000)
         _check_log(options, selected)
         deadline = client.now() + config.max_block_ms / 1000
@@ -131,7 +132,7 @@ def _check_log(options: SinkOptions, selected: ExactlyOnce) -> None:
 
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:
-    """Create the topic of the commit log if it is missing; check ACLs and cleanup.policy."""
+    """Create the topic of the commit log if it is missing. Check its ACLs and cleanup.policy."""
     config = options.producer
     with KafkaAdmin(config, brokers=options.brokers) as admin:
         try:

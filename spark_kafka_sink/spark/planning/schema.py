@@ -1,4 +1,4 @@
-"""The DataFrame's columns, checked on the driver before any task writes.
+"""Checks of the DataFrame's columns on the driver, before any task writes.
 
 The rules and messages are the same as in Spark's own Kafka sink (KafkaWriter.validateQuery). This
 sink also accepts a timestamp column, headers as a map, and header values that are strings. It also
@@ -47,7 +47,8 @@ def check_schema(schema: StructType, topic: str | None, encoded: Collection[str]
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
     topic: the option topic, None if it is not set; if it is set, the topic column is ignored.
-    encoded: the columns that tasks encode, whose types were checked with their schemas.
+    encoded: the columns that tasks encode. Their types are not checked here, because they were
+    checked with their schemas.
     """
     types = _types_by_name(schema)
     for name, kind in types.items():
@@ -69,9 +70,9 @@ def check_schema(schema: StructType, topic: str | None, encoded: Collection[str]
 
 
 def warn_of_unsent_columns(schema: StructType) -> None:
-    """Log a warning with the columns that are not sent as a part of the record, if there are any.
+    """Log a warning if there are columns that are not sent as a part of the record.
 
-    It is logged once per schema and process, since a stream is planned for every micro-batch.
+    It is logged only once per schema and process, because each micro-batch of a stream is planned.
     """
     names = [field.name for field in schema.fields]
     unsent = [name for name in names if name not in COLUMNS]
@@ -90,8 +91,8 @@ def warn_of_unsent_columns(schema: StructType) -> None:
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    # Spark cannot pass a frame with duplicate names to Python, and would fail only at the first
-    # rows.
+    # Spark cannot pass a DataFrame with duplicate column names to Python. Without this check, the
+    # job would fail only at its first rows.
     check_each_once(schema.fieldNames())
     return {field.name: field.dataType for field in schema.fields}
 
@@ -99,9 +100,9 @@ def _types_by_name(schema: StructType) -> dict[str, DataType]:
 def _check_can_be_handed_over(name: str, kind: DataType) -> None:
     """Raise DataException if a column, sent or not, has a type that Spark cannot pass to Python.
 
-    Spark passes all columns to Python as Arrow data. This fails for year-month intervals as columns
-    (not inside arrays and structs), and for structs that have two fields of the same name. Data
-    sources do not support calendar intervals at any depth of a type.
+    Spark passes all columns to Python as Arrow data. This fails for columns of year-month intervals
+    (but not for such intervals inside arrays and structs), and for structs with two fields of the
+    same name. Spark's data sources do not support calendar intervals at any depth of a type.
     """
     twice = _field_there_twice(kind)
     what_to_do = "cast it to string, or drop it, before writing"
@@ -122,7 +123,7 @@ def _has_calendar_interval(kind: DataType) -> bool:
 
 
 def _field_there_twice(kind: DataType) -> str | None:
-    """Return a field name that occurs twice in a struct, at any depth of the type."""
+    """Return a field name that occurs twice in one struct, at any depth of the type, or None."""
     kind = _stored(kind)
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
@@ -146,7 +147,7 @@ def _stored(kind: DataType) -> DataType:
 
 
 def _other_case(names: Iterable[str], name_of_column: str) -> list[str]:
-    """Return a hint for each column whose name differs only in case."""
+    """Return a hint for each column whose name differs from `name_of_column` only in case."""
     return [
         f"Column names are case-sensitive: rename {name} to {name_of_column}."
         for name in names
@@ -167,7 +168,7 @@ def _check(
 
 
 def _is_string(kind: DataType) -> bool:
-    # A string with a collation is another type, which Spark's own sink also refuses.
+    # A string with a collation is not accepted. Spark's own sink also refuses it.
     return isinstance(kind, StringType) and kind.simpleString() == "string"
 
 

@@ -1,4 +1,4 @@
-"""Checks of mode `single` that change nothing, so that the user's process can also run them."""
+"""Checks for mode `single`. They change nothing, so that the user's process can also run them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _MOST_TOPICS = 1000
 def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> None:
     """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows.
 
-    Raise it also if the rows are for too many topics. laid_out: the partition count of each topic,
-    which atomic_layout has stored in the metadata of the column ``partition``; None if it was not
-    called, empty if it found no rows in a DataFrame with a topic column.
+    Also raise it if the rows are for too many topics. laid_out: the partition count of each topic,
+    which atomic_layout has stored in the metadata of the column ``partition``. It is None if
+    atomic_layout was not called. It is empty if the topics come from a topic column, and
+    atomic_layout found no rows.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
@@ -44,15 +45,15 @@ def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> No
         raise ConfigException(message)
 
 
-# Until when the checks of topics are valid.
+# The times until which the checks of topics are valid.
 _found: CheckCache[tuple[ProducerConfig, tuple[str, ...]], float] = CheckCache()
 
 
 def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     """Raise ConfigException if mode `single` cannot write to one of the topics.
 
-    It cannot write to topics with LogAppendTime: a broker's response then does not show whether the
-    broker treated a batch as a duplicate. may_remember: whether cached results up to
+    It cannot write to topics with LogAppendTime, because a broker's response then does not show
+    whether the broker treated a batch as a duplicate. may_remember: whether cached results up to
     metadata.max.age.ms old may be used.
     """
     selected = options.exactly_once

@@ -1,4 +1,4 @@
-"""Spark's types as `ColumnType`s."""
+"""Converts Spark's types to `ColumnType`s."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS: Final[dict[type[T.DataType], Kind]] = {
     T.TimestampNTZType: Kind.TIMESTAMP_NTZ,
     T.DayTimeIntervalType: Kind.DURATION,
 }
-# Spark has the class TimeType since 4.1.
+# None before Spark 4.1, which added the class TimeType.
 _TIME: Final = getattr(T, "TimeType", None)
 
 

@@ -1,16 +1,16 @@
 """Delegation tokens that the driver creates for its tasks.
 
-A batch job has a token of its own, which the driver expires at the end of the job. All
-micro-batches of an application with the same credentials share one token. The shared token is
-renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`. While a
-write runs, `renew_for_write` renews its token, and the shared tokens that were replaced.
-Credentials are compared with their references (``${…}``) resolved, so that a token of one user is
-not used after a reference has resolved to another user.
+A batch job has its own token, which the driver expires at the end of the job. All micro-batches of
+an application with the same credentials share one token. When a micro-batch is planned, the shared
+token is renewed or replaced, by the rule in `auth.delegation_tokens`. While a write runs,
+`renew_for_write` renews its token. Tokens that were replaced are also renewed, because running
+tasks may still use them. The references (``${…}``) in credentials are resolved before credentials
+are compared. So a token is not used any more if a reference changes to a different user.
 
 Spark replaces idle planning processes, and several of them may plan at the same time. So a file in
 the driver's folder stores the ids of the tokens, when they were renewed, and the difference
-between the clocks of the driver and the brokers. The file contains no secret: a new process asks
-the brokers for the HMAC, which they return to the token's owner.
+between the clocks of the driver and the brokers. The file contains no secret: a new process gets
+the HMAC from the brokers, which return it to the token's owner.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FILE: Final = ".pykafka-delegation-tokens.json"
 _ENDED: Final = (
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH,
 )  # fmt: skip
-# After a failed renewal, the next attempt is made after this time.
+# The time from a failed renewal to the next attempt.
 _RETRY_MS: Final = 60_000
 _PAUSE_S: Final = 0.05
 
@@ -80,9 +80,10 @@ def _now_ms() -> int:
 
 @name_kafka_options()
 def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
-    """Create a token for a batch job; return the options with it, and the object that expires it.
+    """Create a token for a batch job. Return the options with it, and the object to expire it with.
 
-    Raise the exceptions of the brokers, after at most kafka.max.block.ms.
+    The object is None if the token cannot be expired at the end of the job. Raise the exceptions of
+    the brokers, after at most kafka.max.block.ms.
     """
     config = options.producer
     with KafkaAdmin(config) as admin:
@@ -116,7 +117,7 @@ class _SharedToken:
     retry_at_ms: int = 0
 
     def needs_nothing(self, now_ms: int) -> bool:
-        """Return whether the token can be used without renewal or replacement."""
+        """Return whether the token can be used now as it is, without renewal or replacement."""
         if self.life.action(now_ms) is TokenAction.KEEP:
             return True
         return self.is_valid(now_ms) and now_ms < self.retry_at_ms
@@ -135,7 +136,7 @@ def checked_with_shared_token(
 ) -> SinkOptions:
     """Call `check` with options that use the application's shared token, and return its result.
 
-    If the brokers refuse a token that is not new, it was expired by someone else: create another
+    If the brokers refuse a token that is not new, someone else has expired it. Then create a new
     token and call `check` again. Raise the exceptions of the brokers.
     """
     given = _with_shared_token(options)
@@ -183,7 +184,7 @@ def _forget(config: ProducerConfig, token: DelegationToken) -> None:
 
 
 def _remove_expired() -> None:
-    """Remove expired tokens from the cache, such as those of earlier values of a reference."""
+    """Remove expired tokens from the cache, for example those of credentials no longer in use."""
     now_ms = _now_ms()
     for owner, each in list(_shared.items()):
         if not each.is_valid(now_ms):
@@ -195,8 +196,8 @@ def _renewed(
 ) -> _SharedToken:
     """Return the token to use: the token in the file, renewed if necessary, or a new token.
 
-    token: the token that this process knows. known: the token's entry in the file. If a valid token
-    cannot be renewed now, return it without renewal.
+    token: the token that this process knows. known: the entry of the current token in the file. If
+    a valid token cannot be renewed now, return it without renewal.
     """
     try:
         with connect() as admin:
@@ -236,7 +237,7 @@ def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
 
 
 def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
-    """Return the token of an entry of the file, None if the brokers do not know the token."""
+    """Return the token of an entry in the file, or None if the brokers do not know the token."""
     while True:
         for token in admin.describe_delegation_token():
             if token.token_id == known.token_id:
@@ -266,14 +267,14 @@ def _owner(config: ProducerConfig, identity: str) -> bytes:
 
 # -- renewal while a write runs --------------------------------------------------------------------
 
-# The shortest and the longest time until the next call of `renew_for_write`, in seconds.
+# The shortest and the longest time in seconds between two calls of `renew_for_write`.
 _FIRST_LOOK_S: Final = 1.0
 _LOOK_S: Final = 60.0
 
 
 @name_kafka_options()
 def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
-    """Renew a token of a write's tasks if that is due, and return the seconds to the next call.
+    """Renew the token of a write's tasks if that is due. Return the seconds until the next call.
 
     Brokers renew a token up to its maximum lifetime. The process that planned the write may have
     ended, so any process of the driver may call this. waited_s: the seconds since the last call.
@@ -297,8 +298,8 @@ def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
     wait_s = (note.due_ms - now_ms) / 1000
     if wait_s > 0:
         return min(_LOOK_S, max(_FIRST_LOOK_S, wait_s))
-    # The file is not locked during the calls to the brokers, because planning needs it. The threads
-    # of other writes leave this renewal to this thread.
+    # The file is not locked during the calls to the brokers, because planning needs it. Because of
+    # `retry_at_ms` in the file, the threads of other writes do not renew this token now.
     begun = msgspec.structs.replace(note, retry_at_ms=now_ms + _RETRY_MS)
     if _replace_note(config, note, begun):
         with KafkaAdmin(config, identity=identity) as admin:
@@ -308,7 +309,7 @@ def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
 
 
 def _renewed_note(admin: KafkaAdmin, note: _Note) -> _Note | None:
-    """Renew a token and return its new entry, None if the brokers do not know the token."""
+    """Renew a token and return its new entry, or None if the brokers do not know the token."""
     token = _described(admin, note)
     if token is None:
         return None
@@ -334,7 +335,7 @@ def forget_write(options: SinkOptions) -> None:
 
 
 def _note_job(config: ProducerConfig, write_id: str, note: _Note | None) -> None:
-    """Set or remove the entry for a job's token in the file, unless the file stays locked."""
+    """Set or remove a job's entry in the file. Do nothing if the file stays locked."""
     with suppress(TimeoutException), _locked_file(config) as file:
         notes = _Notes.read(file)
         notes.remove_expired(_now_ms())
@@ -348,10 +349,11 @@ def _note_job(config: ProducerConfig, write_id: str, note: _Note | None) -> None
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The entry for one token in the file; times as in `_SharedToken`.
+    """The entry for one token in the file.
 
-    expires_ms: when the token expires, by the driver's clock. retry_at_ms: when to renew the token
-    if the renewal that has begun fails.
+    ahead_ms: as in `_SharedToken`. renewed_ms: when the token was created or last renewed.
+    expires_ms: when the token expires, by the driver's clock. retry_at_ms: when to try the renewal
+    again if the current attempt fails.
     """
 
     token_id: str
@@ -377,8 +379,9 @@ class _Note(msgspec.Struct, frozen=True):
 class _Notes(msgspec.Struct):
     """The content of the file of tokens.
 
-    tokens: the entries for shared tokens by a salted hash of `_owner`: those that were replaced,
-    and the current one. jobs: the entries for tokens of jobs, by the id of the write.
+    tokens: the entries for shared tokens, by a salted hash of `_owner`. Each list contains the
+    replaced tokens, followed by the current one. jobs: the entries for tokens of jobs, by the id of
+    the write.
     """
 
     salt: str
@@ -387,14 +390,14 @@ class _Notes(msgspec.Struct):
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
-        """Return the content of a file, or a new content if it is empty, invalid or None."""
+        """Return the content of a file. If it is empty, invalid or None, return empty content."""
         if file is not None:
             with suppress(msgspec.MsgspecError):  # an incomplete write
                 return msgspec.json.decode(file.read(), type=cls)
         return cls(secrets.token_hex(16), {}, {})
 
     def shared(self, name: str) -> _Note | None:
-        """Return the entry for the current token of an owner, None if there is none."""
+        """Return the entry for the current token of an owner, or None if there is none."""
         return next(reversed(self.tokens.get(name, [])), None)
 
     def share(self, name: str, note: _Note) -> None:
@@ -439,14 +442,14 @@ class _Notes(msgspec.Struct):
 def _only(
     table: dict[str, list[_Note]], is_kept: Callable[[_Note], bool]
 ) -> dict[str, list[_Note]]:
-    """Return the entries that `is_kept` accepts, without the names that then have no entry."""
+    """Return the entries that `is_kept` accepts. Remove names without such entries."""
     kept = {name: [*filter(is_kept, notes)] for name, notes in table.items()}
     return {name: notes for name, notes in kept.items() if notes}
 
 
 @contextmanager
 def _locked_file(config: ProducerConfig) -> Iterator[FileIO | None]:
-    """Open the application's file and lock it for this process; None if it cannot be opened.
+    """Open the application's file and lock it for this process. Yield None if that fails.
 
     Raise TimeoutException if other processes hold the lock for kafka.max.block.ms.
     """

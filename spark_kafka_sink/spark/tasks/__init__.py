@@ -1,4 +1,4 @@
-"""Code of the worker process in which Spark runs a task of a write."""
+"""Code that runs in Spark's worker processes, in the tasks of a write."""
 
 from spark_kafka_sink.spark.worker import check_versions
 

@@ -1,10 +1,10 @@
 """Dead letters: bad rows in a Kafka topic, or in a Parquet file in a folder.
 
-In the topic, a dead letter has the key, value and headers of the row; additional headers
-(`ERROR_HEADERS`) describe the fault. Its timestamp is the time of writing: with the timestamp of an
-old row, brokers would delete it at their next check. If brokers refuse the dead letter, it is sent
-again without value. If they refuse it again, it is sent without key and headers, too. The Parquet
-file has all columns of the row.
+In the topic, a dead letter has the key, value and headers of the row. Additional headers
+(`ERROR_HEADERS`) describe the fault. The timestamp of a dead letter is the time when it is written,
+because with the timestamp of an old row, brokers would delete it at their next check. If brokers
+refuse the dead letter, it is sent again without value. If they refuse it again, it is sent without
+value, key and headers. The Parquet file contains all columns of the row.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ ERROR_HEADERS: Final = (
 )
 # Replaces a header key that is null.
 UNNAMED_HEADER: Final = "pykafka.error.unnamed"
-# The maximum length of a topic name in a dead letter: an invalid name may have any length.
+# The maximum length of a topic name in a dead letter. Longer names, which are invalid, are
+# truncated.
 _TOPIC_BYTES: Final = 300
-# The columns that are left out of a dead letter at each attempt to send it.
+# The columns that a dead letter omits, for each attempt to send it.
 _LEFT_OUT: Final = ((), ("value",), ("key", "value", "headers"))
 
 
@@ -61,8 +62,8 @@ class BadBatch(NamedTuple):
     """Bad rows of a task.
 
     codes: for each row, the index of its fault in `FAULTS`, uint8. numbers: the number of each row
-    in the task, int64. detail: the error of the brokers, if they refused the rows, or why the rows
-    cannot be encoded. as_json: the columns that are JSON, because the rows cannot be encoded.
+    in the task, int64. detail: the error of the brokers if they refused the rows, or why the rows
+    cannot be encoded. as_json: the columns that contain JSON, because the rows cannot be encoded.
     """
 
     rows: pa.RecordBatch
@@ -85,13 +86,13 @@ class DeadLetters(Protocol):
         """Write bad rows as dead letters."""
 
     def settle(self) -> bool:
-        """Handle the dead letters that brokers have refused; return whether there were any."""
+        """Handle the dead letters that brokers have refused. Return whether there were any."""
 
     def finish(self) -> list[str]:
-        """Complete the dead letters; return the paths of their files."""
+        """Complete the dead letters. Return the paths of their files."""
 
     def discard(self) -> None:
-        """Remove an incomplete file, unless `finish` was called."""
+        """Remove the incomplete file, if there is one. Do nothing after `finish`."""
 
 
 class Faults:
@@ -108,7 +109,7 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Return the topic names of rows, as bytes, cut to a maximum length.
+    """Return the topic name of each row, as bytes. Truncate the names in a topic column.
 
     topic: the topic of all rows, None for a topic column.
     """
@@ -129,7 +130,7 @@ class DeadLetterTopic:
         self._producer = producer
         self._topic = topic
         self._task = task
-        # A partitioner of the user may need columns that dead letters do not have.
+        # The user's partitioner may need columns that dead letters do not have, so it is not used.
         self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(
             producer, name, built_in_partitioner=True
         )
@@ -176,7 +177,7 @@ class DeadLetterTopic:
         return []
 
     def discard(self) -> None:
-        """Do nothing: records in Kafka cannot be removed."""
+        """Do nothing, because records in Kafka cannot be removed."""
 
 
 def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
@@ -210,7 +211,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
 
 
 def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
-    """Return each row's headers, followed by `ERROR_HEADERS` with the given values as text."""
+    """Return each row's headers, followed by `ERROR_HEADERS` with the given values as strings."""
     rows = len(values[0])
     texts = [each if pa.types.is_binary(each.type) else each.cast(pa.string()) for each in values]
     named = zip(ERROR_HEADERS, texts, strict=True)
@@ -231,8 +232,9 @@ ERROR_COLUMNS: Final = (
 class DeadLetterFile:
     """Writes a task's dead letters to one file in a folder.
 
-    topic: the topic of good rows, None for a topic column. The file is hidden until the task has
-    finished everything else. Its name is unique to the task attempt. The driver creates the folder.
+    topic: the topic of good rows, None for a topic column. The file has a hidden name until
+    `finish`, which the task calls last. The name is unique to the task attempt. The driver creates
+    the folder.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
@@ -279,7 +281,7 @@ class DeadLetterFile:
 
     @contextmanager
     def _naming_the_folder(self) -> Iterator[None]:
-        """Raise a ConfigException that names deadLetterPath in place of an OSError."""
+        """Replace an OSError with a ConfigException that names deadLetterPath."""
         try:
             yield
         except OSError as error:
@@ -293,11 +295,11 @@ class DeadLetterFile:
             raise ConfigException(message) from error
 
     def settle(self) -> bool:
-        """Return False, because a file refuses no dead letter."""
+        """Return False, because dead letters in a file cannot be refused."""
         return False
 
     def finish(self) -> list[str]:
-        """Rename the file to its final name, if there were bad rows, and return its path."""
+        """Rename the file to its final name and return its path. Return [] if there is no file."""
         if self._writer is None:
             return []
         with self._naming_the_folder():
@@ -307,7 +309,7 @@ class DeadLetterFile:
         return [str(self._file)]
 
     def discard(self) -> None:
-        """Close and remove an incomplete file. Do not raise: the task has an error of its own."""
+        """Close and remove an incomplete file. Raise nothing, as the task raises its own error."""
         with suppress(OSError):
             if self._writer is not None:
                 self._writer.close()  # this writes the end of the file, so it may fail
@@ -318,9 +320,9 @@ class DeadLetterFile:
 def _storable(name: str, column: pa.Array) -> pa.Array:
     """Return a column in a type that every Parquet reader can read.
 
-    Spark's strings may contain bytes that are not UTF-8. Key and value become binary columns, so no
-    byte is lost. Other strings stay strings, also inside headers and structs, with U+FFFD in place
-    of invalid bytes.
+    Spark's strings may contain bytes that are not UTF-8. Key and value become binary columns, so
+    all their bytes are preserved. All other strings, also inside headers and structs, stay strings,
+    and their invalid bytes are replaced with U+FFFD.
     """
     kind = column.type
     if pa.types.is_nested(kind):
@@ -333,7 +335,7 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
 
 
 def _with_valid_text(column: pa.Array) -> pa.Array:
-    """Return a column whose strings, at any depth, have U+FFFD in place of invalid UTF-8."""
+    """Return a column with U+FFFD in place of invalid UTF-8 in its strings, at any depth."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return valid_utf8(column)
@@ -348,7 +350,7 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         kind,
         len(copied),
         copied.buffers()[:own],
-        # Without the null count, pyarrow 19 crashes on the entries of a map, which have no nulls.
+        # Without the null count, pyarrow 19 crashes on the entries of a map. (They are never null.)
         null_count=copied.null_count,
         children=[_with_valid_text(each) for each in inner],
     )
@@ -378,8 +380,8 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
     """Return names that are distinct even if case is ignored, as Spark requires in a Parquet file.
 
-    keep: names that must not change. Of several other names that are equal, the first does not
-    change, and the others get a number at the end.
+    keep: names that must not change. If several names are equal, one of them does not change: the
+    name in `keep`, or else the first one. A number is appended to each of the others.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

@@ -1,4 +1,4 @@
-"""Encodes the keys and values of a batch by the driver's plans, before the batch is appended."""
+"""Encodes the keys and values of a batch before it is appended, as the driver has planned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EncodedRows(NamedTuple):
     """A batch with encoded columns.
 
     faults: the rows that cannot be encoded. Each of these rows is in one fault only. In `batch`,
-    the bytes of these rows have no meaning.
+    the encoded bytes of these rows must not be used.
     """
 
     batch: pa.RecordBatch
@@ -36,7 +36,7 @@ class EncodedRows(NamedTuple):
 def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> EncodedRows:
     """Encode columns of a batch as large_binary, and add the headers of their encodings.
 
-    Raise DataException if a row is not JSON of the columns that the schema describes.
+    Raise DataException if a column contains rows of several types from `to_kafka` (see `_rows`).
     """
     good = np.ones(batch.num_rows, np.bool_)
     faults: list[RowFault] = []
@@ -60,9 +60,10 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
 def _with_headers(
     batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding], *, is_encoded: bool
 ) -> pa.RecordBatch:
-    """Return the batch with the headers of its encodings, for rows whose column is not null.
+    """Return the batch with added headers. Each encoding may add a header to rows.
 
-    If the rows are not encoded, add no headers, but return the same types of columns.
+    An encoding adds its header to the rows whose column is not null. With is_encoded=False, add no
+    headers, but return columns of the same types as with True.
     """
     added = []
     for encoding in encodings:
@@ -83,9 +84,9 @@ def _with_headers(
 
 
 def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
-    """Return a column, or only its JSON if `to_kafka` has put a number beside the JSON of each row.
+    """Return a column; if `to_kafka` has made it a struct of JSON and a number, return the JSON.
 
-    Raise DataException if the number of a row is not that of the encoding.
+    Raise DataException if the number of a row is not the type_number of the encoding.
     """
     if encoding.type_number is None:
         return column
@@ -116,7 +117,7 @@ def bad_batch(
 ) -> BadBatch:
     """Return the rows of a fault as bad rows, with JSON in each column that has an encoding.
 
-    batch: the batch before it was encoded. numbers: the number of each of its rows in the task.
+    batch: the batch before it was encoded. numbers: the number of each row of `batch` in the task.
     """
     rows = batch.take(pa.array(fault.rows))
     for encoding in encodings:
@@ -125,7 +126,7 @@ def bad_batch(
         # The rows of a JsonPlan are JSON already.
         texts = found if isinstance(encoding.plan, JsonPlan) else json_texts(found)
         rows = rows.set_column(number, encoding.column, texts)
-    # The other bad rows of the task are encoded, and may be in the same file.
+    # The task's other bad rows are encoded and may be in the same file, so the types must match.
     rows = _with_headers(rows, encodings, is_encoded=False)
     codes = np.full(len(fault.rows), FAULTS.index(fault.fault), np.uint8)
     as_json = tuple(encoding.column for encoding in encodings)

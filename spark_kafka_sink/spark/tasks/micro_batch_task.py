@@ -1,7 +1,7 @@
-"""A task of a stream that is written exactly once: determines whether to write its micro-batch.
+"""A task of a stream that is written exactly once. It finds out whether to write its micro-batch.
 
 After a restart, Spark runs a micro-batch again with the same rows, even if it was committed. The
-planning process does not know which micro-batch it plans, but a task does.
+task must detect this, because the planning process does not know which micro-batch it plans.
 """
 
 from __future__ import annotations

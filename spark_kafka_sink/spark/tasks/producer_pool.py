@@ -1,15 +1,15 @@
 """ProducerPool: keeps producers of finished tasks for the next tasks of the worker process.
 
-Spark's worker processes run one task after the other. After a task whose rows are all acknowledged,
-its producer stays in the pool, with its connections, metadata and producer id. The next task with
-an equal configuration uses it. The configuration includes the credentials, and the pool's key also
-has the principal of the Kerberos ticket cache. So a task never writes with another task's
-credentials.
+Spark's worker processes run one task after the other. If all rows of a task are acknowledged, its
+producer stays in the pool, with its connections, metadata and producer id. The next task with an
+equal configuration uses it. The configuration includes the credentials, and the pool's key includes
+the principal of the Kerberos ticket cache. So a task never writes with the credentials of a
+different task.
 
 A producer is kept only if it has no unacknowledged rows and no error. Each task refreshes the topic
 metadata over the open connection. The producer keeps metrics and sequence numbers for each topic
-that it has written to. So a producer that has written to very many topics is closed, because a
-stream may name new topics for weeks. A producer is also closed if no task uses it for as long as
+that it has written to, and a stream may write to new topics for weeks. So a producer that has
+written to very many topics is closed. A producer is also closed if no task uses it for as long as
 Spark keeps an idle worker. A forked child starts with an empty pool, because the producers belong
 to its parent.
 """
@@ -32,8 +32,8 @@ from spark_kafka_sink.task_producer import TaskProducer, login_identity
 IDLE_S: Final = 60.0
 # The key under which tasks share a producer: the configuration, and the principal of the client.
 _Key: TypeAlias = tuple[ProducerConfig, str]
-# A producer keeps about 5 KB per topic. A task that writes to more topics than this takes far
-# longer than connecting.
+# A producer keeps about 5 KB per topic. Tasks that write to more topics than this take far longer
+# than connecting, so they do not need a kept producer.
 MANY_TOPICS: Final = 1000
 
 
@@ -41,7 +41,7 @@ class Timer(Protocol):
     """Calls a function once, after a delay, in its own thread."""
 
     def cancel(self) -> None:
-        """Cancel the call, unless it was already made."""
+        """Cancel the call, if it was not made yet."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,8 +67,8 @@ class ProducerPool:
     ) -> Iterator[TaskProducer]:
         """Provide a producer for a task, and flush it at the end of the task.
 
-        brokers: the brokers that the driver found, for a new producer. If the task raises an
-        exception, its unacknowledged rows are discarded.
+        brokers: the brokers that the driver found, which are used if a new producer is created. If
+        the task raises an exception, its unacknowledged rows are discarded.
         """
         key = config, login_identity(config)
         producer = self._take(key) or TaskProducer(
@@ -83,7 +83,7 @@ class ProducerPool:
         self._keep(key, producer)
 
     def forget(self) -> None:
-        """Empty the pool in a forked child: its producers and its lock belong to the parent."""
+        """Empty the pool in a forked child, because producers and lock belong to the parent."""
         self._lock = threading.Lock()
         self._kept = {}
 
@@ -113,7 +113,7 @@ class ProducerPool:
     def _close_idle(self, key: _Key) -> None:
         """Close the idle producer of a key.
 
-        If the timer of an earlier producer was cancelled too late, this closes a newer producer.
+        This may close a newer producer, if the timer of an earlier one was cancelled too late.
         """
         with self._lock:
             kept = self._kept.pop(key, None)

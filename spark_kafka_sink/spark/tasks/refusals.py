@@ -1,7 +1,7 @@
 """Appends batches in which brokers may refuse single rows (KIP-467).
 
-A broker refuses a whole batch because of some of its rows. A `Refusal` contains these rows, and the
-other rows, which can be sent again. Any other error is raised.
+A broker refuses a whole batch if some of its rows are invalid. A `Refusal` lists the invalid rows,
+and the other rows of the batch, which can be sent again. Any other error is raised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Appends batches and returns their refusals, which then do not fail the next flush.
+    """Appends batches and collects their failures for `refusals`. A flush does not raise them.
 
     built_in_partitioner: as in `TaskProducer.append`.
     """

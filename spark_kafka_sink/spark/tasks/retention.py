@@ -1,7 +1,8 @@
-"""Rows whose timestamp is older than their topic's retention.ms: brokers accept and delete them.
+"""Counts rows whose timestamp is older than their topic's retention.ms.
 
-This happens if a column has event times, for example when old data is written again. Brokers accept
-the rows and the job succeeds, so tasks count such rows. The driver prints the counts once per job.
+Such rows occur if the timestamps are event times, for example when old data is written again.
+Brokers accept the rows and delete them later. The job succeeds, so tasks count such rows. The
+driver prints the counts once per job.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.report import ExpiredRowsReport
 
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
-# The topics that a topic column names are looked up only if a row is older than this.
+# The retention of topics in a topic column is read only if a row is older than this.
 _YOUNG_MS: Final = 60_000
 
 
@@ -25,8 +26,9 @@ class ExpiredRows:
     """Counts the rows of a task that are older than their topic's retention.
 
     topic, retention_ms: the topic of all rows and its retention; topic is None for a topic column.
-    look: returns the retention of topics that the topic column names; each topic is looked up once.
-    Rows are not counted if the retention of their topic is None. clock: returns seconds since 1970.
+    look: returns the retention of topics that the topic column names. It is called once for each
+    topic. If a retention is None, the rows of the topic are not counted. clock: returns seconds
+    since 1970.
     """
 
     def __init__(
@@ -45,7 +47,8 @@ class ExpiredRows:
     def count(self, batch: pa.RecordBatch) -> None:
         """Count the expired rows in a batch that has a timestamp column.
 
-        The batch has been appended, so its topics exist, and no row has a time before 1970.
+        Call this after the batch was appended. Then its topics exist, and no row has a timestamp
+        before 1970.
         """
         if self._topic is not None and self._retention_ms[self._topic] is None:
             return
@@ -82,10 +85,10 @@ class ExpiredRows:
             self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
 
     def _limit(self, topic: str, per_ms: int) -> int | None:
-        """Return the oldest timestamp that is not deleted, None if no timestamp is too old."""
+        """Return the oldest timestamp that has not expired, or None if no timestamp can expire."""
         retention_ms, now_ms = self._retention_ms.get(topic), int(self._clock() * 1000)
-        # A retention that reaches back before 1970 also deletes nothing; the largest value would
-        # not fit into 64 bits here.
+        # A retention that reaches back before 1970 deletes nothing, either. In the calculation
+        # below, the largest retention would exceed 64 bits.
         if retention_ms is None or retention_ms >= now_ms:
             return None
         return (now_ms - retention_ms) * per_ms

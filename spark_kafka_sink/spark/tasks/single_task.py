@@ -1,10 +1,11 @@
 """A task of mode `single`: it writes in the driver's transaction, to partitions of its own.
 
-Rows are withheld until the input has ended or memory is short. A task that fails before that has
+Rows are not sent until the input has ended or memory is short. A task that fails before that has
 sent nothing, so Spark can run it again. Before its first row for a partition, the task checks
-whether another attempt has already written there. After the last acknowledgement it checks each
-response (`commit.guards`): if another attempt writes to the same partition at the same time, a
-broker may treat rows of this attempt as duplicates of the other attempt's rows.
+whether a different attempt has already written there. After the last acknowledgement, the task
+checks each response (`commit.guards`). The reason is that a different attempt may write to the same
+partition at the same time. A broker may then treat rows of this attempt as duplicates of the other
+attempt's rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class SingleTask:
     """One attempt of a task, in its job's transaction.
 
-    rows: the number of rows so far. waits: for the progress of the task.
+    rows: the number of rows so far. waits: what the task waits for, which its progress shows.
     """
 
     def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
@@ -67,8 +68,8 @@ class SingleTask:
     def prepare_good(self, batch: pa.RecordBatch) -> None:
         """Check the partitions of good rows before the rows are appended, each partition once.
 
-        Partitions that do not exist are not checked: the append fails, and its error names the row.
-        Raise KafkaException if another attempt has written to a partition.
+        Ignore partitions that do not exist, because the append then fails with an error that names
+        the row. Raise KafkaException if a different attempt has written to a partition.
         """
         named = _partitions(batch, self._options.topic) - self._log_ends.keys()
         new = {each for each in named if self._may_exist(each)}
@@ -88,7 +89,7 @@ class SingleTask:
             self._log_ends.update(client.log_ends(partitions, deadline))
 
     def _may_exist(self, partition: TopicPartition) -> bool:
-        """Return False for a partition that its topic did not have when rows were laid out."""
+        """Return False for a partition that did not exist when atomic_layout was called."""
         partitions = self._options.laid_out.get(partition.topic, LARGEST_INT32 + 1)
         return 0 <= partition.partition < partitions
 
@@ -103,7 +104,7 @@ class SingleTask:
         return AttemptTransaction.of(None, self._plan.producer, written)
 
     def abort(self) -> None:
-        """Do nothing: the driver aborts the transaction that all tasks share."""
+        """Do nothing, because the driver aborts the transaction, which all tasks share."""
 
     def _check(self, partition: TopicPartition, found: JoinedPartition) -> None:
         log_end = self._log_ends.get(partition, 0)
@@ -121,7 +122,7 @@ class SingleTask:
             self._read_back(partition, found.duplicates)
 
     def _read_back(self, partition: TopicPartition, duplicates: list[DuplicateBatch]) -> None:
-        """Raise TransactionAbortedException unless the log has the batches that were sent."""
+        """Raise TransactionAbortedException if a batch that was sent is not in the log."""
         config = self._options.producer
         with (
             commit_client(config, self._plan.run.log.topic, self._options.brokers) as client,
@@ -141,9 +142,9 @@ class SingleTask:
 
 
 def _partitions(batch: pa.RecordBatch, topic: str | None) -> set[TopicPartition]:
-    """Return the partitions in the column partition. Rows where it is null are left out.
+    """Return the partitions in the column partition. Ignore rows where it is null.
 
-    A topic that is not valid text is refused by the append.
+    If a topic is not valid UTF-8, the append refuses its rows later.
     """
     partitions = batch.column("partition")
     if topic is not None:

@@ -1,7 +1,7 @@
 """Runs a task: appends every Arrow batch, and succeeds only if every row is acknowledged.
 
-The worker process keeps the producer for its next task. Only tasks import this module, and with it
-the producer, Arrow and numpy. The modules for planning and committing do not.
+The worker process keeps the producer for its next task. Only tasks import this module. The modules
+for planning and committing do not, because it imports the producer, Arrow and numpy.
 """
 
 from __future__ import annotations
@@ -60,24 +60,25 @@ def append_coalesced(
     linger_s: float,
     settle: Callable[[], object] | None = None,
 ) -> None:
-    """Join small batches and append them; append large batches alone.
+    """Combine small batches and append them; append each large batch alone.
 
     slice_bytes: the best size of one append. The producer cuts larger batches into such slices.
     append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
-    It is called by one thread at a time, in the order of the rows, sometimes in another thread. If
-    it raises there, the exception is raised here at Spark's next batch. linger_s: how long a row
-    may wait. settle: called like `append`, after each append, and every linger_s (but not more
-    often than every 50 ms) while Spark has no batch.
+    `append` is called by one thread at a time, in the order of the rows. The thread may be one that
+    this function starts. An exception in that thread is raised here at Spark's next batch.
+    linger_s: how long a row may wait. settle: a function that is called after each append. While no
+    batch arrives from Spark, it is also called every linger_s, or every 50 ms if linger_s is less.
+    `settle` may be called in the same threads as `append`.
 
-    Joined batches have seven eighths of a slice, because rows are larger as records than in Arrow.
-    Nothing keeps a reference to a batch after it was appended, so memory holds only the batches of
+    Small batches are combined up to seven eighths of a slice, because rows are larger as records
+    than in Arrow. No reference to an appended batch is kept, so memory contains only the batches of
     one slice.
     """
     waiting = _WaitingBatches(append, linger_s, settle)
     enough_bytes = slice_bytes * 7 // 8
     try:
         for batch in batches:
-            came_at = time.monotonic()  # before the wait below, which counts, too
+            came_at = time.monotonic()  # now, because the wait below also counts as lingering
             size_bytes = sum(map(_size_bytes, batch.columns))
             is_large = size_bytes >= slice_bytes // 2  # too large to be worth copying
             with waiting.lock:
@@ -101,8 +102,8 @@ def append_coalesced(
 def _size_bytes(column: pa.Array) -> int:
     """Return the size of a column in memory.
 
-    If all lists of a column are empty, Spark 4.0 sends no offsets for the lists inside of them.
-    `nbytes` would read these offsets, and crash the process.
+    If all lists of a column are empty, Spark 4.0 sends no offsets for the lists inside them. For
+    such a column, `nbytes` would read the missing offsets and crash the process.
     """
     if _has_lists_in_lists(column.type):
         return int(column.get_total_buffer_size())
@@ -119,10 +120,10 @@ def _has_lists_in_lists(kind: pa.DataType, *, is_in_list: bool = False) -> bool:
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined.
+    """Batches that wait to be combined.
 
-    Callers hold `lock` when they call any method except `end`. It is released while batches are
-    appended, because that calls the user's partitioner.
+    Callers hold `lock` when they call any method except `end`. The lock is released while batches
+    are appended, because an append may call the user's partitioner.
     """
 
     def __init__(
@@ -136,8 +137,8 @@ class _WaitingBatches:
         self._settle = settle
         pause_s = math.inf if settle is None else max(linger_s, _SHORTEST_PAUSE_S)
         self._pause_s = min(pause_s, _LONGEST_WAIT_S)
-        # Held as a lock, not as a condition: an interrupt inside `Condition.__enter__` would leave
-        # it locked, and `end` would wait for ever.
+        # Callers hold the lock itself instead of the condition. After an interrupt inside
+        # `Condition.__enter__`, the lock would stay locked, and `end` would wait for ever.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.size_bytes = 0
@@ -189,12 +190,12 @@ class _WaitingBatches:
             self._changed.notify_all()
 
     def wait_for_append(self) -> None:
-        """Wait until the other thread has finished its append, to keep the order of batches."""
+        """Wait for an append in the other thread to end, to keep the order of batches."""
         while self._is_appending:
             self._changed.wait()
 
     def watch(self) -> None:
-        """Start the thread that appends waiting batches and settles, unless it is not needed."""
+        """Start the thread that appends waiting batches and settles, if it is needed."""
         if self._thread is None and (self._batches or self._settle is not None):
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),
@@ -226,10 +227,10 @@ class _WaitingBatches:
             raise self._error
 
     def end(self) -> None:
-        """Stop the other thread after its current append; the caller has set `is_over`."""
+        """Stop the other thread after its current append. The caller must set `is_over` before."""
         with self.lock:
             self._changed.notify()
-        # An interrupt inside `Thread.start` may leave a thread that has not begun to run.
+        # After an interrupt inside `Thread.start`, the thread may never have begun to run.
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
@@ -239,8 +240,8 @@ def write_task(
 ) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    plan: the plan of the run with exactly once, None for at least once. Raise an exception if a row
-    is not acknowledged. For at least once, rows that were sent before the error may be in Kafka.
+    plan: the plan of the run for exactly once, None for at least once. Raise an exception if a row
+    is not acknowledged. With at least once, rows that were sent before the error may be in Kafka.
     """
     acknowledge_now()
     freeze_imports()
@@ -258,9 +259,10 @@ def skip_task(
     plan: Plan | None = None,
     micro_batch: MicroBatch | None = None,
 ) -> SkippedMessage:
-    """Count the rows of all batches, which were written before, and return the commit message.
+    """Only count the rows of all batches, because they were written before.
 
-    batches: None if the rows need not be counted. plan, micro_batch: as in `SkippedMessage`.
+    Return the commit message. batches: None if the rows need not be counted. plan, micro_batch: as
+    in `SkippedMessage`.
     """
     with _span(options) as span:
         rows = None if batches is None else _counted_rows(options, batches)
@@ -295,7 +297,7 @@ def _counted_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> in
 
 
 def _span(options: SinkOptions) -> AbstractContextManager[TaskSpan | None]:
-    """Return the span of this task, as a context. Without openTelemetry, there is no span."""
+    """Return a context manager that yields this task's span, or None without openTelemetry."""
     if options.trace is None:
         return nullcontext()
     from spark_kafka_sink.spark.tracing import task_span  # noqa: PLC0415 - few jobs have a trace
@@ -353,13 +355,13 @@ def _write(
             _progress(options, progress, waits, context),
         ):
             linger_s = options.producer.linger_ms / 1000
-            # With onError=fail, rows of a batch that brokers refuse are not sent again.
+            # With onError=fail, a refused batch fails the task, so there is nothing to settle.
             is_settled = options.bad_rows.on_error is not OnError.FAIL
             settle = task_rows.settle if is_settled else None
             append_coalesced(batches, append, slice_bytes, linger_s, settle)
             rows = task_rows.flush()
             flushed = producer.progress()
-            # `transaction.end` drops the counts of what was written in the transaction.
+            # Take the deliveries here, because `transaction.end` discards their counts.
             delivered = producer.take_deliveries()
             throttle_ms = producer.throttle_time_ms - throttle_ms
             attempt_transaction = None if transaction is None else transaction.end()
@@ -425,11 +427,12 @@ def _progress(
 
 
 def _first_partition(context: TaskContext | None) -> int:
-    """Return the index of the partition at which a task begins to place its rows without a key.
+    """Return the number of the partition that gets a task's first rows without a key.
 
-    The tasks of a stage have consecutive numbers, so that tasks with few rows together fill all
-    partitions. The number of the first task differs by stage, because a stream has a new stage for
-    each micro-batch. Outside of Spark's own workers, tasks have no numbers: each begins anywhere.
+    The tasks of a stage start at consecutive partitions, so that tasks with few rows together fill
+    all partitions. The first task of each stage starts at a different partition, because each
+    micro-batch of a stream is a new stage. Outside of Spark's own workers, tasks have no numbers,
+    so each starts at a random partition.
     """
     if context is None:
         return Random().randrange(_STARTS)  # noqa: S311 - no secrets

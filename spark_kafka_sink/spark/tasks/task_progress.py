@@ -1,9 +1,10 @@
 """The progress of a task, printed while it runs (option ``progress``).
 
 A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
-waits. It holds no lock of the producer while it prints. If stderr is a pipe that is full, that
-thread waits, and neither the task nor the I/O thread does. If Spark collects the logs of workers,
-the line goes to a handler of Python's logging. If its stream is full, each thread that logs waits.
+waits. The thread holds no lock of the producer while it prints. If stderr is a pipe that is full,
+only this thread waits; the task and the I/O thread do not. If Spark collects the logs of workers,
+the line is logged with Python's logging instead. If the stream of the logs is full, each thread
+that logs waits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from spark_kafka_sink.spark.report import counted
 from spark_kafka_sink.task_producer import DeliveryProgress
 
 PERIOD_S: Final = 10.0
-# A pipe takes a line of up to PIPE_BUF (4096 bytes) as a whole, between the lines of other tasks.
+# A line of up to PIPE_BUF (4096 bytes) is written to a pipe as a whole, so the lines of several
+# tasks are not mixed.
 _LONGEST: Final = 1000
 _MOST_NAMED: Final = 3
 _STDERR: Final = 2
@@ -38,7 +40,7 @@ _LOGGER: Final = "spark_kafka_sink.progress"
 class ProgressLines:
     """Makes the lines of one task. name: the name of the task. now: the time of the task's start.
 
-    Times are seconds of any clock.
+    Times are in seconds, from any clock.
     """
 
     def __init__(self, name: str, now: float) -> None:
@@ -47,7 +49,7 @@ class ProgressLines:
         self._bytes = 0
 
     def line(self, progress: DeliveryProgress, now: float) -> str:
-        """Return a line about the progress. Its rate is the rate since the previous line."""
+        """Return a line about the progress. It shows the rate since the previous line."""
         seconds, self._at = now - self._at, now
         added, self._bytes = progress.bytes - self._bytes, progress.bytes
         rate = added / seconds / 1e6 if seconds > 0 else 0.0
@@ -84,7 +86,7 @@ def _waits(progress: DeliveryProgress) -> Iterator[str]:
 
 
 def _nodes(notes: Mapping[int, str]) -> str:
-    """Return nodes with a note for each. Negative numbers are bootstrap servers."""
+    """Return a list of nodes, each with its note. Negative numbers are bootstrap servers."""
     return _named(
         [
             f"{'a bootstrap server' if number < 0 else f'node {number}'} ({note})"
@@ -99,7 +101,7 @@ def _named(every: Sequence[str]) -> str:
 
 
 def name_of(context: TaskContext | None) -> str:
-    """Return the name of a task for its lines."""
+    """Return the name of a task for its progress lines."""
     if context is None:
         return "task 0"
     batch = micro_batch_of(context.getLocalProperty)
@@ -107,15 +109,15 @@ def name_of(context: TaskContext | None) -> str:
     return name if batch is None else f"{name} of {batch}"
 
 
-# Held while a line is printed. A line may wait for a full pipe. Other lines are then left out,
-# because otherwise each task would leave a thread that waits.
+# Held while a line is printed. If the print waits for a full pipe, the lines of other threads are
+# dropped. Otherwise, each task would add a waiting thread to the process.
 _printing: Final = threading.Lock()
 
 
 def print_line(line: str) -> None:
     """Print a line on stderr, or log it if Spark collects the logs of workers.
 
-    sys.stderr is not used, because its lock would be held while a full pipe takes no line.
+    sys.stderr is not used, because its lock would be held while the print waits for a full pipe.
     """
     if not _printing.acquire(blocking=False):
         return
@@ -130,7 +132,7 @@ def print_line(line: str) -> None:
 
 
 def _log(line: str) -> None:
-    """Pass a line to the handlers of the logger, whatever its level is."""
+    """Pass a line to the handlers of the logger, regardless of the logger's level."""
     logger = logging.getLogger(_LOGGER)
     with safe_logging():
         logger.handle(logger.makeRecord(_LOGGER, logging.INFO, __file__, 0, line, (), None))
@@ -147,8 +149,9 @@ def printed_progress(
 ) -> Iterator[None]:
     """Print the progress of a task every `PERIOD_S` seconds in this block.
 
-    name: the name of the task. progress: returns its progress. wait: waits for an event or a number
-    of seconds, and returns whether the event has happened. write: prints a line.
+    name: the name of the task. progress: returns the task's progress. wait: waits until an event
+    happens or a number of seconds has passed, and returns whether the event has happened. write:
+    prints a line.
     """
     is_over = threading.Event()
     lines = ProgressLines(name, clock())

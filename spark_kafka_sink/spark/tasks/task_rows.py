@@ -2,8 +2,8 @@
 
 Bad rows are found before they are sent (`serde.bad_rows`), or are refused by the brokers. They are
 counted, and skipped or written as dead letters. The good rows of a refused batch are sent again,
-after the rows that were sent in the meantime. With onError=fail, the producer itself raises an
-exception at a bad row.
+after the rows that were sent in the meantime. With onError=fail, the producer raises an exception
+for the first bad row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
 from spark_kafka_sink.task_producer import TaskProducer
 
-# What tasks wait for, as their progress says it.
+# What tasks may wait for, in the words of their progress lines.
 _CREATION: Final = "the creation of topics"
 _SETTINGS: Final = "the settings of topics"
 _A = ParamSpec("_A")
@@ -50,18 +50,21 @@ _R = TypeVar("_R")
 class _Client(Protocol):
     @property
     def trouble(self) -> str:
-        """Why there is no answer yet, "" if there is no error."""
+        """The error because of which there is no response yet, "" if there is no error."""
 
 
 class TaskWaits:
-    """What a task waits for, apart from what its producer waits for; its progress has both."""
+    """What a task waits for. The producer's own waits are not included.
+
+    The progress of the task shows both.
+    """
 
     def __init__(self) -> None:
         self._wait: tuple[str, _Client | None] | None = None
 
     @contextmanager
     def waiting_for(self, what: str, client: _Client | None = None) -> Iterator[None]:
-        """Let the task wait for `what` in this block. client: asks the brokers for it."""
+        """Record that the task waits for `what` in this block. client: sends the requests."""
         self._wait = what, client
         try:
             yield
@@ -69,7 +72,7 @@ class TaskWaits:
             self._wait = None
 
     def noted(self, what: str, call: Callable[_A, _R]) -> Callable[_A, _R]:
-        """Return a function that lets the task wait for `what` while it makes a call."""
+        """Return a function that makes a call and records that the task waits for `what`."""
 
         def noted(*args: _A.args, **kwargs: _A.kwargs) -> _R:
             with self.waiting_for(what):
@@ -79,7 +82,7 @@ class TaskWaits:
 
     @property
     def awaited(self) -> dict[str, str]:
-        """What the task waits for now, as in `DeliveryProgress`; any thread may read it."""
+        """What the task waits for now, as in `DeliveryProgress`. Any thread may read this."""
         if (wait := self._wait) is None:
             return {}
         what, client = wait
@@ -89,9 +92,9 @@ class TaskWaits:
 class TaskRows:
     """Appends a task's rows and handles the bad rows.
 
-    It is a context manager, so that a failed task leaves no dead letter file. prepare: a function
-    that is called with the good rows of each batch before they are appended. waits: for the
-    progress of the task.
+    It is a context manager, so that the dead letter file of a failed task is removed. prepare: a
+    function that is called with the good rows of each batch before they are appended. waits: what
+    the task waits for, which its progress shows.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class TaskRows:
         self._rows = 0
         self._reasons: Counter[str] = Counter()
         self._samples: list[BadRowSample] = []
-        # The count includes bad rows that brokers refuse, because they are refused only later.
+        # The count includes bad rows that brokers refuse, because rows are counted before that.
         self.expired_rows = ExpiredRows(
             options.topic,
             options.retention_ms,
@@ -179,7 +182,7 @@ class TaskRows:
     def _encoded(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the rows that can be encoded, and their numbers; handle the others as bad rows."""
+        """Return the encodable rows, encoded, and their numbers. Handle the others as bad rows."""
         from spark_kafka_sink.spark.tasks.encoded_rows import (  # noqa: PLC0415 - few tasks have formats
             bad_batch,
             encode_rows,
@@ -221,7 +224,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Name rows in exceptions by their number in the task, because batches are joined."""
+        """Name rows in exceptions by their number in the task, because batches are combined."""
         try:
             yield
         except KafkaException as error:
@@ -253,8 +256,8 @@ class TaskRows:
     ) -> None:
         """Raise DataException if the topic column contains the dead letter topic.
 
-        Rows for that topic would be counted as dead letters, and readers could not distinguish
-        them.
+        Rows for that topic would be counted as dead letters, and consumers could not distinguish
+        them from dead letters.
         """
         name = self._policy.topic
         row = self._first_row_for(name, batch)
@@ -281,7 +284,7 @@ class TaskRows:
             raise DataException(message, topic=name, row=row, place=place)
 
     def _first_row_for(self, name: str | None, batch: pa.RecordBatch) -> int:
-        """Return the index of the first row whose topic column is `name`, -1 if there is none."""
+        """Return the index of the first row whose topic column is `name`, or -1."""
         if name is None or self._topic is not None:
             return -1
         column = named_columns(batch)["topic"].cast(pa.large_binary())
@@ -325,7 +328,7 @@ class TaskRows:
             self._dead_letters.take(bad)
 
     def _describe(self, bad: BadBatch, most: int) -> None:
-        """Add the first rows, at most `most`, to the samples in the report."""
+        """Add the first rows of `bad`, at most `most`, to the samples in the report."""
         rows = bad.rows.slice(0, most)
         columns = named_columns(rows)
         nothing = [None] * rows.num_rows

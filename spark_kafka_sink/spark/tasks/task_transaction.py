@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.tasks.single_task import SingleTask
 from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
 from spark_kafka_sink.task_producer import TaskProducer
 
-# The error codes that brokers return if a transaction is no longer open.
+# The error codes that brokers return for requests in a transaction that is no longer open.
 _ENDED: Final = frozenset(
     (
         codes.INVALID_PRODUCER_EPOCH,
@@ -39,8 +39,9 @@ def task_transaction(
 ) -> Iterator[SingleTask | TwoPhaseTask]:
     """Yield the transaction of a task.
 
-    If the task fails, abort the transaction that the task itself began, and explain the error.
-    partition, attempt: Spark's numbers of the task and the attempt.
+    If the task fails in mode `two-phase`, abort its transaction. Raise TransactionAbortedException
+    if it failed because the transaction had ended before. partition, attempt: Spark's numbers of
+    the task and the attempt.
     """
     began = time.monotonic()
     selected = options.exactly_once
@@ -64,7 +65,7 @@ def task_transaction(
 def _why_it_ended(
     plan: Plan, options: SinkOptions, transaction: SingleTask | TwoPhaseTask, task_s: float
 ) -> str | None:
-    """Return why the transaction ended, None if it is open or its state is unknown."""
+    """Return why the transaction ended, or None if it is open or its state is unknown."""
     if transaction.transactional_id is None:
         return None
     ask = DescribeTransaction(transaction.transactional_id)

@@ -1,8 +1,8 @@
 """A task of mode `two-phase`: one transaction for each attempt that has rows.
 
-Before its first row, the attempt claims a transactional id that no other attempt uses. Its
-transaction stays open when the task ends: the driver commits or aborts it. A failed attempt
-aborts its transaction itself, if it can.
+Before its first row, the attempt claims a transactional id that no other attempt uses. The
+transaction stays open when the task ends, so that the driver can commit or abort it. A failed
+attempt tries to abort its transaction itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TwoPhaseTask:
     """One attempt of a task.
 
     partition, attempt: Spark's numbers of the task and the attempt. rows: the row count so far.
-    waits: for the progress of the task.
+    waits: what the task waits for, which its progress shows.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class TwoPhaseTask:
         )
 
     def prepare_good(self, batch: pa.RecordBatch) -> None:
-        """Do nothing: the partitions of good rows need no check."""
+        """Do nothing, because the partitions of good rows need no check in this mode."""
 
     def end(self) -> AttemptTransaction | None:
-        """Wait until all rows are acknowledged; return what was written, None without any row."""
+        """Wait until all rows are acknowledged. Return what was written, or None for no rows."""
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()
         return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
-        """Close the producer, and abort the transaction if it can be done at once.
+        """Close the producer, and try to abort the transaction.
 
-        Otherwise the driver aborts it. The producer is closed first, so that it sends nothing after
-        the abort: at transaction.version 1, a late request would open another transaction.
+        If that fails, the driver aborts it. The producer is closed first, so that it sends nothing
+        after the abort. At transaction.version 1, a late request would open a new transaction.
         """
         if self._claimed is None:
             return

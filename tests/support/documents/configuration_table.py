@@ -28,7 +28,7 @@ and defaults are those of the Java client (Kafka 4.4.0). Times are in millisecon
 
 ## Defaults that differ from Java's
 
-A task of Spark usually sends many rows. So the sink has other defaults than the Java client:
+A task of Spark usually sends many rows. So these defaults differ from the Java client's:
 
 | option | default of the sink | default of the Java client |
 |---|---|---|

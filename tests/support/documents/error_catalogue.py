@@ -119,8 +119,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A topic or a folder for bad rows that cannot be used",
-            "`deadLetterTopic` or `deadLetterPath` cannot take the bad rows.",
-            "Name another topic, or a folder that every executor can write to.",
+            "The sink cannot write bad rows to `deadLetterTopic` or `deadLetterPath`.",
+            "Set a different topic, or a folder that every executor can write to.",
             places=(
                 "spark/on_error.py:_topic",
                 "spark/on_error.py:_path",
@@ -140,7 +140,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A report that cannot be written or read",
-            "`reportPath` is not a file on the driver, or the session is one of Spark Connect.",
+            (
+                "`reportPath` is not a file on the driver, or `last_reports` was called over Spark "
+                "Connect."
+            ),
             (
                 "Set `reportPath` to a file in a folder that exists on the driver, and read that "
                 "file."
@@ -156,7 +159,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A listener that removes itself over Spark Connect",
-            "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
+            (
+                "A function that a `KafkaStreamListener` calls has called `removeListener`. This "
+                "would wait for ever, because `removeListener` waits until the function has "
+                "returned."
+            ),
             "Call `removeListener` in another thread, for example at the end of the program.",
             places=("spark/driver/listener_bus.py:ListenerBus.remove",),
             tests=(
@@ -170,8 +177,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "allowed there."
             ),
             (
-                "Set the environment variable, ship the file, or allow it in the environment of "
-                "the process."
+                "Set the environment variable or ship the file. If reading it is not allowed, "
+                "allow it in the environment of the process."
             ),
             places=(
                 "auth/references.py:References.resolved",
@@ -204,7 +211,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "Columns and rows": (
         Entry(
             "A column that is missing or has the wrong type",
-            "The data does not have the columns that the sink writes.",
+            "A column that the sink needs is missing, or its type is not supported.",
             "Rename or cast the column that the message names.",
             places=(
                 "spark/planning/schema.py:check_has_topic",
@@ -221,7 +228,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A column that Spark cannot pass to Python",
-            "Arrow has no such type, or a struct has two fields of one name.",
+            (
+                "Arrow does not support the type of the column, or a struct has two fields with "
+                "the same name."
+            ),
             "Cast the column to string, or drop it before the write.",
             places=("spark/planning/schema.py:_check_can_be_handed_over",),
             tests=(
@@ -271,8 +281,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An argument of `to_kafka`",
-            "The argument is no column, the data has no such column, or `key_format` is wrong.",
-            "Pass the name of a column of the data, or a `Column`, or do what the message says.",
+            (
+                "The argument is not a column, the DataFrame has no such column, or `key_format` "
+                "is invalid."
+            ),
+            (
+                "Pass the name of a column of the DataFrame, or a `Column`. For `key_format`, do "
+                "what the message says."
+            ),
             places=(
                 "spark/driver/to_kafka.py:_checked_column",
                 "spark/driver/to_kafka.py:_check_key_format",
@@ -289,14 +305,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "Rows that were laid out for something else",
+            "Rows that `atomic_layout` partitioned for a different write",
             (
-                "`atomic_layout` was called with other options, or the rows or the topic were "
-                "changed after it."
+                "`atomic_layout` was called with options that differ from those of the write, or "
+                "the rows or the topic were changed afterwards."
             ),
             (
-                "Call `atomic_layout` once, as the last step before the write, with the options of "
-                "the write."
+                "Call `atomic_layout` once, as the last step before the write, and pass the same "
+                "options to both."
             ),
             places=(
                 "spark/layout_mark.py:refuse_laid_out",
@@ -319,7 +335,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A save mode other than append",
             "Records can be added to a topic, but not replaced.",
-            'Write `.mode("append")`, or call `register(spark)` and no `mode()`.',
+            'Write `.mode("append")`. Or call `register(spark)`, and do not call `mode()`.',
             places=(
                 "spark/writer.py:mode_refusal",
                 "spark/driver/hooks/writers.py:_refuse_mode",
@@ -332,8 +348,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Partitioning or bucketing columns",
-            "They are about files, and a topic has none.",
-            "Remove the call. The key or the column `partition` decides where a row goes.",
+            "These calls partition files, and a topic has no files.",
+            (
+                "Remove the call. The key or the column `partition` decides which partition a row "
+                "goes to."
+            ),
             places=("spark/driver/hooks/writers.py:_refuse_layouts",),
             tests=(
                 "spark/test_streaming.py::test_a_layout_is_refused_at_the_start",
@@ -343,7 +362,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "The continuous or the real-time trigger",
             "Spark does not support these triggers for Python sinks.",
-            'Use another trigger, such as `trigger(processingTime="1 second")`.',
+            'Use a different trigger, such as `trigger(processingTime="1 second")`.',
             places=(
                 "spark/driver/hooks/writers.py:_refuse_trigger",
                 "spark/writer.py:CONTINUOUS_REFUSAL",
@@ -371,7 +390,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Reading with the sink",
-            "The format `pykafka` only writes.",
+            "The format `pykafka` can only write.",
             'Read with `spark.read.format("kafka")`.',
             places=("spark/planning/datasource.py:KafkaDataSource.schema",),
             tests=("spark/test_refusals.py::test_reading_is_refused_with_a_sentence",),
@@ -395,10 +414,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A Python without the sink",
             (
-                "A worker of Spark runs a Python that lacks the sink or a module, or has another "
-                "minor version."
+                "In the Python of a worker, the sink or a module that it needs is not installed. "
+                "Or the minor version of this Python differs from the driver's."
             ),
-            "Install the sink there, ship it, or set `PYSPARK_PYTHON` to a Python that has it.",
+            (
+                "Install the sink in this Python, ship it, or set `PYSPARK_PYTHON` to a Python in "
+                "which the sink is installed."
+            ),
             places=(
                 "spark/driver/hooks/worker_failures.py:explained",
                 "spark/driver/hooks/worker_failures.py:_sentence",
@@ -412,14 +434,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A module that is missing or too old",
             (
-                "The Python of the driver or of a worker has no pyspark, lacks another module that "
-                "the sink needs, or has an older one than the sink needs. A cluster brings some of "
-                "them, and `--py-files` cannot ship them."
+                "In the Python of the driver or of a worker, pyspark or a different module that "
+                "the sink needs is missing or too old. A cluster brings only some of these "
+                "modules, and `--py-files` cannot ship them."
             ),
             (
-                "Install the module in that Python, in a version that the message names, or ship "
-                "an environment that has it by `--archives`. After `register(spark)`, the error of "
-                "a worker is a `KafkaException`."
+                "Install the module in that Python, in a version that the message names. Or ship "
+                "an environment that contains it with `--archives`. After `register(spark)`, the "
+                "error of a worker is a `KafkaException`."
             ),
             places=(
                 "spark/worker.py:check_pyspark",
@@ -435,10 +457,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Tasks that did not report",
-            (
-                "Spark committed the write without the messages of some tasks, so rows may be "
-                "missing."
-            ),
+            "Spark committed the write without the results of some tasks, so rows may be missing.",
             "Run the job again.",
             places=("spark/committing/job_commit.py:commit_report",),
             tests=(
@@ -450,13 +469,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Code that cannot be imported",
             (
-                "The option names a module or an object that this Python does not have, or a Java "
-                "class."
+                "The option names a Java class, or a module or an object that does not exist in "
+                "this Python."
             ),
-            (
-                "Install or ship the module, or use what the message names in place of the Java "
-                "class."
-            ),
+            "Install or ship the module. In place of a Java class, use what the message suggests.",
             places=(
                 "plugins/loading.py:load",
                 "plugins/loading.py:_expected",
@@ -474,7 +490,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Code that is not what the option expects",
-            "The object cannot be called, or has none of the methods that are needed.",
+            "The object cannot be called, or does not have the required methods.",
             "Pass a function or an object as the message describes.",
             places=(
                 "plugins/batch_partitioner.py:load_partitioner",
@@ -494,8 +510,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "A partitioner with a wrong result",
             "The partitioner did not return one valid partition for each row.",
             (
-                "Return an array with one partition per row. Null lets the built-in partitioner "
-                "choose."
+                "Return an array with one partition for each row. If a partition is null, the "
+                "built-in partitioner chooses it."
             ),
             places=("plugins/batch_partitioner.py:chosen_partitions",),
             tests=(
@@ -506,7 +522,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Code that raises an exception",
             "Your own partitioner, serializer or `close` raised an exception.",
-            "See the frames of your code in the traceback.",
+            "Correct the code. The traceback shows its frames.",
             places=(
                 "plugins/loading.py:name_user_code",
                 "plugins/loading.py:close_plugin",
@@ -524,7 +540,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "`send` got a key or a value that is neither bytes nor str, and no serializer is "
                 "set."
             ),
-            "Serialize it, or set `key.serializer` or `value.serializer`.",
+            "Pass bytes or str, or set `key.serializer` or `value.serializer`.",
             places=(
                 "plugins/serializers.py:as_bytes",
                 "plugins/serializers.py:_utf8",
@@ -537,7 +553,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A partitioner that takes too long",
-            "Your own partitioner has not returned in time.",
+            "Your own partitioner did not return within `delivery.timeout.ms`.",
             "Make it faster, or raise `delivery.timeout.ms`.",
             places=(
                 "client/chunk_feeder.py:ChunkFeeder._late",
@@ -552,8 +568,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            "A callback or a partitioner called a method that may wait for the thread in which the "
-            "callback or the partitioner runs.",
+            (
+                "A callback or a partitioner called a method that may wait for the thread that "
+                "runs the callback or the partitioner."
+            ),
             "Make the call in another thread, after the callback has returned.",
             places=(
                 "client/caller.py:Caller.check_not_in_callback",
@@ -571,12 +589,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "No broker answers",
             (
-                "No address can be reached: either none in `bootstrap.servers`, or none that the "
-                "brokers advertise."
+                "The client can reach none of the addresses in `bootstrap.servers`, or none of the "
+                "addresses that the brokers advertise."
             ),
             (
                 "Check the addresses, the network and `advertised.listeners` of the brokers. The "
-                "message has the result for each address."
+                "message shows the result for each address."
             ),
             places=(
                 "errors.py:NO_BROKER",
@@ -593,7 +611,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A topic or a partition that does not exist",
-            "The topic does not exist, or has fewer partitions than a row asks for.",
+            (
+                "The topic does not exist, or the column `partition` of a row contains a partition "
+                "that does not exist."
+            ),
             "Create the topic, correct its name, or set `createTopics`.",
             places=(
                 "errors.py:NO_TOPIC",
@@ -606,15 +627,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A topic that is not known yet",
-            "A call inside a callback does not wait until the topic is known.",
-            "Call `partitions_for` before the callback, or make the call again later.",
+            (
+                "The client has no metadata of the topic yet. A call inside a callback does not "
+                "wait for it."
+            ),
+            "Call `partitions_for` before the callback runs, or repeat the call later.",
             places=("errors.py:NO_TOPIC_YET",),
             tests=("unit/client/test_calls_in_callbacks.py::test_a_topic_that_is_not_known_yet",),
         ),
         Entry(
             "A topic that brokers refuse",
-            "The name is invalid, the topic is internal, or the user lacks a right.",
-            "Use another topic, or grant the rights that the message names.",
+            "The name is invalid, the topic is internal, or the user lacks a permission (ACL).",
+            "Use a different topic, or grant the permissions that the message names.",
             places=(
                 "errors.py:words_of_refusal",
                 "errors.py:internal_topic_error",
@@ -629,10 +653,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A topic that cannot be created",
             (
-                "The brokers refuse the settings in `topic.*`, or the user is not allowed to "
+                "The brokers rejected the config in `topic.*`, or the user is not allowed to "
                 "create topics."
             ),
-            "Correct the settings, grant CREATE, or create the topic yourself.",
+            "Correct the options, grant CREATE, or create the topic yourself.",
             places=(
                 "admin/topic_requests.py:TopicRequests.check_creation",
                 "admin/topic_requests.py:_creation_error",
@@ -644,10 +668,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Rows that brokers refuse or do not acknowledge",
-            "Brokers answered with an error, or not before `delivery.timeout.ms`.",
+            "Brokers responded with an error, or did not respond within `delivery.timeout.ms`.",
             (
-                "Look for the error's name in the table of error codes below. It says what to do "
-                "about each code."
+                "Look for the name of the error in the table of error codes below. The table shows "
+                "what to do about each code."
             ),
             places=(
                 "producer/batch_errors.py:error_of_batch",
@@ -668,10 +692,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "No room in `buffer.memory`",
-            "Rows come faster than the brokers acknowledge them.",
+            "Rows arrive faster than the brokers acknowledge them.",
             (
                 "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow. "
-                "Inside a callback, no call waits for room: send the rows from another thread."
+                "Inside a callback, calls do not wait for memory, so send the rows from a "
+                "different thread."
             ),
             places=("client/caller.py:Caller._no_room",),
             tests=(
@@ -698,7 +723,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "No producer id",
             (
-                "The user is not allowed to write idempotently, or the coordinator refused the "
+                "The user has no permission to write idempotently, or the coordinator rejected the "
                 "request."
             ),
             "Grant IDEMPOTENT_WRITE, or set `enable.idempotence` to false.",
@@ -709,8 +734,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A peer that is not a Kafka broker",
-            "The port belongs to another service, or to a listener of another protocol.",
-            "Use the port of a listener of the brokers with the same `security.protocol`.",
+            (
+                "The port belongs to a different service, or to a listener with a different "
+                "`security.protocol`."
+            ),
+            "Use the port of a broker's listener that has the `security.protocol` of the client.",
             places=(
                 "wire/frames.py:FrameSplitter._check",
                 "network/connection.py:Connection._frames",
@@ -727,8 +755,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "TLS and logins": (
         Entry(
             "Options of TLS and SASL without effect",
-            "The `security.protocol` does not use them.",
-            "Set `security.protocol` to the protocol of the brokers' listener, or remove them.",
+            "The options have no effect with this `security.protocol`.",
+            (
+                "Set `security.protocol` to the protocol of the brokers' listener, or remove the "
+                "options."
+            ),
             places=("config.py:_check_security",),
             tests=(
                 "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
@@ -736,8 +767,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Credentials that are missing, incomplete or set twice",
-            "The login needs a user and a password or a key, from exactly one place.",
-            "Set the options that the message names, or remove one of the two.",
+            (
+                "The client needs credentials, such as a user and a password. They are missing, or "
+                "are set in two places."
+            ),
+            (
+                "Set the options that the message names. If two places set credentials, remove one "
+                "of them."
+            ),
             places=(
                 "config.py:_check_secured",
                 "network/security.py:Security._credentials",
@@ -757,8 +794,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "An unknown `sasl.mechanism`",
             "The client or the broker does not offer the mechanism.",
-            "Set it to a mechanism that the message lists. AWS_MSK_IAM logs in by OAUTHBEARER, "
-            "which the listener must offer.",
+            (
+                "Set the option to a mechanism that the message lists. For AWS_MSK_IAM, the "
+                "listener must offer OAUTHBEARER."
+            ),
             places=(
                 "auth/mechanisms.py:checked_mechanism",
                 "network/sasl_authenticator.py:SaslAuthenticator.check_handshake",
@@ -770,8 +809,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An invalid `sasl.jaas.config`",
-            "The text is not an entry of a login module as Java reads it.",
-            "Correct it as the example in the message shows.",
+            "The value is not a login module entry in Java's format.",
+            "Correct the value. The message shows an example.",
             places=(
                 "auth/jaas.py:parse_jaas",
                 "auth/jaas.py:check_module",
@@ -786,7 +825,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A refused login",
-            "The broker rejected the credentials, or did not prove that it knows them.",
+            (
+                "The broker rejected the credentials. Or, with SCRAM, the broker did not prove "
+                "that it knows them."
+            ),
             "Check the user, the password and the mechanism.",
             places=(
                 "network/sasl_authenticator.py:SaslAuthenticator.refusal",
@@ -816,8 +858,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A key store or trust store that cannot be used",
             (
-                "The file has a format that cannot be read, lacks a key or a certificate, or needs "
-                "a password."
+                "The format of the file is not supported, a key or a certificate is missing in it, "
+                "or it needs a password."
             ),
             "Convert the file with the command in the message, or set the password.",
             places=(
@@ -858,8 +900,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Options of TLS that do not fit",
             (
-                "The protocol versions and the cipher suites have nothing in common, or OpenSSL "
-                "does not have them."
+                "No cipher suite in the list works with the TLS versions in the list, or OpenSSL "
+                "does not support them."
             ),
             "List versions and suites that the message names, or leave the options unset.",
             places=(
@@ -877,7 +919,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "A failed TLS handshake",
             (
                 "The client does not trust the broker's certificate, or the broker rejects the "
-                "client's."
+                "client's certificate."
             ),
             (
                 "Set `ssl.truststore.*` or `ssl.keystore.*` as the message says, and check the "
@@ -928,10 +970,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "OAuth without a token",
             (
-                "The options about tokens are incomplete, or the endpoint, the file or your "
-                "callable gave no valid token."
+                "The options for tokens are incomplete, or the endpoint, the file or your callable "
+                "did not return a valid token."
             ),
-            "Set the options that the message names, and check the token's source.",
+            "Set the options that the message names, and check the source of the token.",
             places=(
                 "auth/oauthbearer.py:bearer_token",
                 "auth/oauthbearer.py:checked_extensions",
@@ -960,14 +1002,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Amazon MSK without credentials",
             (
-                "The region or the credentials of AWS are not known, or the options contradict "
-                "each "
-                "other."
+                "The AWS region or the AWS credentials were not found, or the options contradict "
+                "each other."
             ),
             (
-                "Set the variables of AWS on the driver and on each executor, or install "
-                "`botocore` "
-                "there."
+                "Set the environment variables of AWS on the driver and on each executor, or "
+                "install `botocore` there."
             ),
             places=(
                 "auth/aws.py:aws_options",
@@ -986,9 +1026,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "No delegation token",
-            "The brokers do not offer delegation tokens, or refuse one to this user.",
+            "Delegation tokens are not enabled on the brokers, or this user may not create one.",
             (
-                "Configure the brokers for delegation tokens, use other credentials, or remove "
+                "Enable delegation tokens on the brokers, use different credentials, or remove "
                 "`delegationToken`."
             ),
             places=(
@@ -1015,7 +1055,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Options of exactly once",
-            "An option is missing or invalid, or this kind of write does not allow it.",
+            "An option is missing, invalid, or not allowed for this kind of write.",
             "Set the options that the message names.",
             places=(
                 "spark/exactly_once.py:exactly_once",
@@ -1041,9 +1081,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A write that does not go with mode `single`",
             (
-                "Mode `single` needs rows that `atomic_layout` laid out, no speculation, and "
-                "topics "
-                "with CreateTime."
+                "Mode `single` requires rows that `atomic_layout` has partitioned, topics with "
+                "CreateTime, and no speculation."
             ),
             "Do what the message says, or use `exactlyOnce=two-phase`.",
             places=(
@@ -1063,8 +1102,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Two attempts that wrote to one partition",
             (
-                "In mode `single`, another attempt of a task or another producer wrote in the same "
-                "transaction."
+                "In mode `single`, two attempts of a task, or two producers, wrote to a partition "
+                "in the same transaction."
             ),
             "Run the job again, or use `exactlyOnce=two-phase`.",
             places=(
@@ -1085,7 +1124,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A second save of a micro-batch",
             "Two saves of one micro-batch have the same `txnAppId` and the same topic.",
-            "Set another `txnAppId` for one of the two saves.",
+            "Set a different `txnAppId` for one of the two saves.",
             places=(
                 "spark/driver/saves.py:only_save",
                 "spark/driver/saves.py:_second_save",
@@ -1098,19 +1137,16 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "A micro-batch with other rows than before",
-            "After a restart, the source returned other rows for the same offsets.",
+            "A micro-batch whose rows have changed",
+            "After a restart, the source returned different rows for the same offsets.",
             "Use a source that can be replayed, and do not change the query between runs.",
             places=("spark/committing/exactly_once_commit.py:_compare",),
             tests=("unit/spark/committing/test_exactly_once_commit.py::test_a_replay_is_compared",),
         ),
         Entry(
             "A newer run with the same `txnAppId`",
-            (
-                "Another run with the same `txnAppId` and topic has begun, so this run must not "
-                "write any more."
-            ),
-            "Let only one run with a `txnAppId` write to a topic at a time.",
+            "A newer run with the same `txnAppId` and topic has begun, so this run was fenced.",
+            "Let only one run with the same `txnAppId` write to a topic at a time.",
             places=(
                 "commit/steps.py:superseded",
                 "commit/steps.py:Failure.exception",
@@ -1121,8 +1157,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A job that took too long",
             (
-                "The brokers ended its transactions after `kafka.transaction.timeout.ms`, and none "
-                "of its rows is visible."
+                "The brokers aborted the transactions of the job after "
+                "`kafka.transaction.timeout.ms`. None of its rows is visible."
             ),
             (
                 "Raise the option up to `transaction.max.timeout.ms` of the brokers, or write less "
@@ -1145,8 +1181,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A step of the commit that failed",
-            "Brokers refused a request or did not answer in time.",
-            "Run the job again. It writes the rows only if they are not committed.",
+            "Brokers rejected a request, or did not respond in time.",
+            "Run the job again. It writes the rows only if they were not committed.",
             places=(
                 "commit/outcomes.py:Undecided.exception",
                 "commit/steps.py:Received.failure",
@@ -1174,10 +1210,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Rows that are lost after the commit was decided",
-            "Brokers aborted transactions of a write that was already decided.",
             (
-                "Write the lost rows again if they are needed. `recover --accept-torn` lets the "
-                "next run start."
+                "Brokers aborted transactions after the driver had recorded the decision to commit "
+                "them."
+            ),
+            (
+                "If the lost rows are needed, write them again. Then run `recover --accept-torn`, "
+                "so that the job can run again."
             ),
             places=(
                 "commit/outcomes.py:Torn.exception",
@@ -1192,12 +1231,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A commit log that cannot be used",
             (
-                "The commit log has wrong settings, an old version is asked for, or a newer "
-                "version "
-                "of the sink wrote the log. A record that the sink did not write is ignored: the "
-                "warning has the reason, which begins with `it has` or `its`."
+                "The config of the commit log topic is wrong, the version of the job is too old, "
+                "or a newer version of the sink wrote the log. The sink ignores records that it "
+                "did not write: the warning gives the reason, which begins with `it has` or `its`."
             ),
-            "Correct the settings of the topic, or use the newer version of the sink.",
+            (
+                "Correct the config of the topic, set a newer `txnVersion`, or use the newer "
+                "version of the sink."
+            ),
             places=(
                 "spark/planning/run_plan.py:_check_compacted",
                 "commit/plan.py:_newer_format",
@@ -1214,8 +1255,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "The command `recover`",
-            "An argument is missing or invalid, or the commit log has no such `txnAppId`.",
-            "Correct the argument. The message lists the values of `txnAppId` that are known.",
+            (
+                "An argument is missing or invalid, or the commit log does not contain this "
+                "`txnAppId`."
+            ),
+            "Correct the argument. The message lists the values of `txnAppId` in the commit log.",
             places=(
                 "recover.py:_asked",
                 "recover.py:_check_topic",
@@ -1254,8 +1298,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Columns or rows that do not fit the Avro schema",
             (
-                "A column has another type than the schema, the schema and the data have other "
-                "fields, or the value of a row does not fit the type in the schema."
+                "The type of a column or the names of the fields differ from the schema, or the "
+                "value of a row does not fit the type in the schema."
             ),
             (
                 "Cast, add, rename or drop the column, correct the value, or change the schema. "
@@ -1279,8 +1323,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A JSON Schema that is not valid",
             (
-                "The schema is not JSON, a `$ref` in it leads nowhere, or the file of the option "
-                "has something else than a schema."
+                "The schema is not JSON, the target of a `$ref` does not exist, or the file of the "
+                "option does not contain a schema."
             ),
             "Correct the schema, or the path of its file.",
             places=(
@@ -1301,9 +1345,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Columns or rows that do not fit the JSON Schema",
             (
-                "A column has another type than the schema, the schema and the data have other "
-                "fields, or the value of a row is null, NaN or infinite where the schema or JSON "
-                "does not accept it."
+                "The type of a column or the names of the fields differ from the schema. Or the "
+                "value of a row is null, NaN or infinite, and the schema or JSON does not accept "
+                "it."
             ),
             (
                 "Cast, add, rename or drop the column, correct the value, or change the schema. "
@@ -1321,12 +1365,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "A column of JSON whose type is not known, or is another one",
+            "A JSON column whose type is not known or has changed",
             (
-                "The format `json_sr` is for rows that are JSON already. A schema is derived only "
-                "for columns that `to_kafka` has made, and that were not changed since."
+                "The format `json_sr` is for columns that are already JSON. The sink can derive a "
+                "schema only if `to_kafka` made the column, and if it was not changed afterwards."
             ),
-            'Call `to_kafka(df, value="json_sr")` last, right before the write, or set a schema.',
+            'Call `to_kafka(df, value="json_sr")` right before the write, or set a schema.',
             places=(
                 "spark/planning/json_format.py:JsonFormat.__init__",
                 "spark/planning/json_format.py:JsonFormat.derived",
@@ -1363,14 +1407,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "`atomic_layout` with encoded columns",
             (
-                "`atomic_layout` would choose the partition of a row from a key or another column "
-                "that is not encoded yet."
+                "`atomic_layout` would have to choose the partition of a row from a key or another "
+                "column that is not encoded yet."
             ),
             (
                 "Use a string or binary key without `keyFormat`, or write without `atomic_layout`. "
-                "With your own `partitioner.class`, encoded columns are not allowed: write without "
-                "`atomic_layout`. Encoded columns are allowed if the rows have a column "
-                "`partition` that is not nullable."
+                "With your own `partitioner.class`, encoded columns are not allowed, so write "
+                "without `atomic_layout`. Encoded columns are always allowed if the rows have a "
+                "column `partition` that is not nullable."
             ),
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
@@ -1381,12 +1425,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Traces that cannot be exported",
             (
-                "OpenTelemetry or the exporter that `OTEL_*` asks for is not installed, or "
-                "`traceparent` is not valid or has no effect."
+                "OpenTelemetry is not installed, the exporter that `OTEL_*` names is not "
+                "installed, or `traceparent` is invalid or has no effect."
             ),
             (
-                "Install the extra `[otel]`, and for OTLP over gRPC also its exporter, on the "
-                "driver and on executors, or correct the option."
+                "Install the extra `[otel]` on the driver and on the executors. For OTLP over "
+                "gRPC, also install its exporter. Or correct the option."
             ),
             places=(
                 "spark/tracing.py:check_installed",
@@ -1430,7 +1474,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "The URL or the credentials are incomplete or contradict each other, or a secret "
                 "in a reference would be sent unencrypted."
             ),
-            "Set the options of one way to authenticate, and use https.",
+            "Set only the options of one authentication method, and use https.",
             places=(
                 "schema_registry/registry_connection.py:_Connection._url",
                 "schema_registry/registry_connection.py:_Connection._inherited_token",
@@ -1451,8 +1495,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A schema registry that refuses a call",
             (
-                "The registry does not know the credentials, does not allow the call, or does not "
-                "accept the schema; or the URL is not that of a registry."
+                "The registry rejected the credentials, the request or the schema, or the URL is "
+                "not the URL of a registry."
             ),
             "Do what the message advises for the status or the error code.",
             places=(
@@ -1467,10 +1511,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A schema registry that does not respond",
-            "No URL of the registry responded in time, or all responded that they are too busy.",
+            "No URL of the registry responded in time, or each responded that it is too busy.",
             (
-                "Check `schema.registry.url`, and whether the driver reaches the registry. A "
-                "stream that has an id already goes on without the registry."
+                "Check `schema.registry.url`, and whether the driver can reach the registry. A "
+                "stream that already has the id of its schema continues without the registry."
             ),
             places=("schema_registry/schema_registry_client.py:SchemaRegistryClient._call",),
             tests=(
@@ -1482,10 +1526,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A schema that cannot be chosen",
             (
-                "The registry does not have the schema, or the schema is not of the format that "
-                "the options set, or it has rules, which this sink does not execute."
+                "The registry does not contain the schema, the format of the schema differs from "
+                "the option, or the schema has rules, which this sink does not execute."
             ),
-            "Register the schema that the message prints or names, or choose another one.",
+            "Register the schema that the message shows or names, or choose a different one.",
             places=(
                 "spark/planning/registered_schemas.py:choose_schema",
                 "spark/planning/registered_schemas.py:_no_latest",
@@ -1538,8 +1582,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "An invalid argument",
-            "The argument has another type or value than the method takes.",
-            "Pass what the message expects.",
+            "The method does not accept the type or the value of the argument.",
+            "Pass an argument that the message describes.",
             places=(
                 "model.py:check_timeout",
                 "model.py:_invalid",
@@ -1577,7 +1621,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A transaction that failed",
-            "A batch or a request of the transaction failed, so it cannot be committed.",
+            (
+                "A batch or a request of the transaction failed, so the transaction cannot be "
+                "committed."
+            ),
             "Call `abort_transaction`, and send the records again.",
             places=(
                 "producer/transactions/manager.py:TransactionManager._raise_error",
@@ -1598,10 +1645,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A commit that was not carried out",
             (
-                "`commit_transaction` had timed out or was interrupted when the producer was "
-                "closed, and the commit had not been sent to the brokers."
+                "`commit_transaction` timed out or was interrupted, and then the producer was "
+                "closed. The commit was not sent to the brokers."
             ),
-            "Send the records again: none of them is visible to `read_committed` readers.",
+            "Send the records again, because none of them is visible to `read_committed` readers.",
             places=("producer/transactions/manager.py:aborted_at_close",),
             tests=(
                 "unit/client/test_close_after_commit.py::test_a_commit_whose_end_txn_was_not_sent_is_aborted",
@@ -1611,12 +1658,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A commit that was interrupted",
             (
-                "`commit_transaction` was interrupted, and the producer could then neither repeat "
-                "nor abort the commit."
+                "`commit_transaction` was interrupted, and the producer could not repeat the "
+                "request or abort the transaction."
             ),
             (
-                "Create another producer with the same `transactional.id`. If the message says "
-                "that the transaction was not committed, send the records again."
+                "Create a new producer with the same `transactional.id`. If the message says that "
+                "the transaction was not committed, send the records again."
             ),
             places=("client/transaction_calls.py:ProducerTransactions._failure",),
             tests=(
@@ -1626,7 +1673,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A producer that ended before the record was sent",
             "`close` had too little time, or a thread or the process was interrupted.",
-            "Give `close` more time, and create another producer.",
+            "Call `close` with a longer timeout, and create a new producer.",
             places=(
                 "client/base_producer.py:BaseProducer._stop",
                 "client/io_thread.py:ProducerThread._run",
@@ -1645,7 +1692,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "An invalid argument of a reader",
             "The option or argument has a value that a reader cannot use.",
-            "Pass what the message expects.",
+            "Pass an argument that the message describes.",
             places=(
                 "consumer/reader_config.py:reader_config",
                 "consumer/topic_reader.py:TopicReader.read",
@@ -1667,10 +1714,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Records that cannot be read",
             (
-                "The records were deleted or are corrupt, the user is not allowed to read them, "
-                "or no broker answers."
+                "The records were deleted or are corrupt, the user is not allowed to read them, or "
+                "no broker responds."
             ),
-            "Begin at another offset, or do what the message advises.",
+            "Begin at a different offset, or do what the message suggests.",
             places=(
                 "consumer/list_offsets.py:partition_error",
                 "consumer/reading.py:Reading.reset",

@@ -101,7 +101,7 @@ def _code_rows() -> Iterator[str]:
 _BY_CLASS: Final = {
     RetriableException: "Retriable: the sink retries within `retries` and `delivery.timeout.ms`.",
     ApplicationRecoverableException: "Run the job again. Create another `KafkaProducer`.",
-    InvalidConfigurationException: "Change the setting, the right or the data.",
+    InvalidConfigurationException: "Change the setting, the permission or the data.",
     TransactionAbortableException: "Abort the transaction, and begin another one.",
     ApiException: "See the message and the log of the broker.",
 }
@@ -122,29 +122,29 @@ This page lists the errors that a user can cause, and at its end the
 `…` stands for a detail, such as the name of an option. In Spark, the names of the producer's
 options begin with `kafka.`.
 
-The exceptions of the sink are classes of `spark_kafka_sink.errors`. Only an error about a module
-that is missing or too old is Python's `ImportError` or `ModuleNotFoundError`. If a task fails,
-Spark raises an exception of its own. The last line of the Python traceback in its text is the
-message of the sink.
-After `register(spark)`, this line is also the last line of Spark's exception.
+The exceptions of the sink are classes of `spark_kafka_sink.errors`. There is one exception: if a
+module is missing or too old, Python's `ImportError` or `ModuleNotFoundError` is raised. If a task
+fails, Spark raises its own exception, which contains a Python traceback. The last line of this
+traceback is the message of the sink.
+After `register(spark)`, this message is also the last line of Spark's exception.
 
-The traceback has no frames of the sink, unless the option `fullTraceback` is `true`.
-It always has the frames of your own code.
+The traceback shows the frames of the sink only if the option `fullTraceback` is `true`.
+It always shows the frames of your own code.
 
 `{COMMAND}` makes this page.
 """
 _WARNINGS: Final = """\
 ## Warnings and lines on stderr
 
-These messages raise no exception: the sink logs them as warnings or errors, or prints them on
-stderr. Lines of the process that commits begin with `pykafka:`. The [report](report.md) describes
-the lines about rows that were written.
+The sink logs these messages as warnings or errors, or prints them on stderr, and raises no
+exception. Lines of the process that commits begin with `pykafka:`. The page about the
+[report](report.md) describes the lines about written rows.
 """
 _CODES: Final = """\
 ## Error codes of brokers
 
 A broker returns a code for a request that it refuses.
-Error messages have the name and the number of the code.
+Error messages show the name and the number of the code.
 
 | code | name | exception | cause | what to do |
 |---|---|---|---|---|"""

@@ -80,8 +80,9 @@ _HEAD: Final = """\
 # Metrics
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
-float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
-call. Metrics are always recorded: once per request, response or slice of rows, and never per row.
+float. It contains the metrics of Kafka's Java producer, with the same names, and their values at
+the time of the call. Metrics are always recorded: once per request, response or slice of rows, and
+never per row.
 
 ```python
 for name, value in producer.metrics().items():
@@ -89,8 +90,8 @@ for name, value in producer.metrics().items():
         print(name.tags["topic"], name.name, value)
 ```
 
-A new value is counted at once, in a window of time. At the end of a window, a value may be counted
-in the wrong one of two windows, because its time is exact only to a second.
+A new value is counted at once, in a time window. Near the end of a window, a value may be counted
+in the wrong window, because its time is exact only to a second.
 
 - Averages, maxima, rates and ratios are computed over the last `metrics.num.samples` windows of
   `metrics.sample.window.ms` (2 windows of 30 s). A rate is the sum of these values, divided by at
@@ -105,8 +106,8 @@ Some values differ from the Java client's under the same name:
 
 - `record-size-avg` is the mean size of all records. In the Java client, it is the mean of the
   largest record of every batch. `record-size-avg` and `record-size-max` are estimates that are made
-  before the records are encoded. The estimates are a few bytes too high, and do not contain the
-  batch's header.
+  before the records are encoded. The estimates are a few bytes too high, and do not include the
+  header of the batch.
 - A record counts as retried when it is sent again. So `record-send-total` minus
   `record-retry-total` is the number of records that were sent for the first time.
 - A request and its bytes are counted when the complete request is written.

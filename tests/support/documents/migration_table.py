@@ -49,13 +49,13 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
 _KNOWN_THERE: Final[Mapping[str, str]] = {"topic": "the topic of all rows; trimmed"}
 # How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
-    "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
+    "asyncprogresstrackingenabled": "if it is true, Spark rejects the query, so remove it",
     "asyncprogresstrackingcheckpointintervalms": "no effect without `asyncProgressTrackingEnabled`",
 }
 # Options that accept other values than Java's, or that are new in Kafka 4.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
-        "Java's own by name, and `module.Name` of a Python callable in place of any other class"
+        "the Java client's own by name; for other classes, `module.Name` of a Python callable"
     ),
     "sasl.client.callback.handler.class": (
         "only Amazon MSK's handler for AWS_MSK_IAM, by its class name"
@@ -66,7 +66,7 @@ _NOTES: Final[Mapping[str, str]] = {
         "only Kafka's handlers for OAUTHBEARER and Amazon MSK's, by their class names"
     ),
     "sasl.oauthbearer.jwt.retriever.class": (
-        "Java's own by name, and `module.Name` of a Python callable in place of any other class"
+        "the Java client's own by name; for other classes, `module.Name` of a Python callable"
     ),
     "sasl.password": "new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "new, with sasl.password in place of sasl.jaas.config",
@@ -86,7 +86,7 @@ def render() -> str:
             ),
             *_list_of(
                 "Options of Spark's source",
-                "Spark's own sink ignores them. This sink ignores them, too, with a warning.",
+                "Spark's own sink ignores them. This sink also ignores them, and logs a warning.",
                 options._SOURCE_ONLY.values(),
             ),
             *_table(
@@ -103,7 +103,7 @@ def render() -> str:
             *_table("Producer settings that the sink refuses", ("why",), options._REFUSED.items()),
             *_list_of(
                 "Producer settings that are not supported",
-                "They are rejected. [Configuration](configuration.md#refused) has the reasons.",
+                "They are rejected. [Configuration](configuration.md#refused) gives the reasons.",
                 _kafka_names([*REFUSED, *NOT_YET]),
             ),
             *_list_of(
@@ -133,7 +133,8 @@ def _own() -> Iterator[tuple[str, ...]]:
             yield name, _KNOWN_THERE[lower], "the same"
     for lower, name in sorted(options._SPARKS.items()):
         yield name, "of Spark itself", _OF_SPARK.get(lower, "the same")
-    yield "any other", "ignored", "rejected, with a similar name; `unknownOptions=warn` ignores it"
+    here = "rejected, and the error suggests a similar name; ignored with `unknownOptions=warn`"
+    yield "any other", "ignored", here
 
 
 def _new() -> Iterator[str]:

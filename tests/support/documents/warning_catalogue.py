@@ -14,15 +14,14 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A report that could not be written",
         (
-            "The file `reportPath` or its folder cannot be written on the driver, or the report "
-            "cannot be kept for `last_reports`."
+            "The sink cannot write the file `reportPath` on the driver, or cannot store the report "
+            "for `last_reports`."
         ),
         (
-            "If the job succeeded, its rows are in Kafka: do not run it again for the report, "
-            "because that could write the rows a second time. If the job failed, this line does "
-            "not say which rows are in Kafka: read the error of the job. Correct the path or its "
-            "rights before the next run. Unless `quiet` is set, another line on stderr has the "
-            "number of rows."
+            "If the job succeeded, its rows are in Kafka. Do not run it again for the report, "
+            "because that could write the rows a second time. If the job failed, the error of the "
+            "job says which rows are in Kafka. Correct the path or its file permissions before the "
+            "next run. Unless `quiet` is set, a second line on stderr gives the number of rows."
         ),
         places=("spark/committing/job_commit.py:publish",),
         tests=(
@@ -37,10 +36,10 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "how long `read_committed` consumers may have to wait."
         ),
         (
-            "Run the job again with the same `txnAppId` and `txnVersion`: if the version is "
-            "committed, the sink skips it. Without `txnVersion`, run it again only if the line "
-            "says that no row is visible. To see what is open or committed, run the command of "
-            "[Recover an exactly-once job](../how-to/recover.md)."
+            "Run the job again with the same `txnAppId` and `txnVersion`: if the version was "
+            "committed, the sink skips it. Without `txnVersion`, run the job again only if the "
+            "line says that no row is visible. To see which transactions are open or committed, "
+            "run the command of [Recover an exactly-once job](../how-to/recover.md)."
         ),
         places=(
             "spark/committing/exactly_once_commit.py:abort_micro_batch",
@@ -63,12 +62,12 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A stream whose rows may be written twice",
         (
-            "The commit log does not have the earlier micro-batches of this query, because the "
-            "query has a new checkpoint, or because an option that the message names has changed."
+            "The commit log does not contain the earlier micro-batches of this query. Either the "
+            "query has a new checkpoint, or an option that the message names has changed."
         ),
         (
-            "If the stream began with a new checkpoint on purpose, do nothing. Otherwise stop it, "
-            "and set the checkpoint and the options as before."
+            "If you started the stream with a new checkpoint on purpose, do nothing. Otherwise "
+            "stop it, and set the checkpoint and the options as before."
         ),
         places=("spark/replays.py:warning_of_new_query",),
         tests=(
@@ -78,13 +77,13 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A commit log that may forget",
         (
-            "The topic of the commit log was deleted or created again, lost records, has records "
-            "of others, or its settings cannot be read."
+            "The topic of the commit log was deleted or created again, its records were deleted, "
+            "it contains records that the sink did not write, or the sink cannot read its config."
         ),
         (
             "Set `cleanup.policy=compact` on the topic, and let only the sink write to it. Grant "
-            "DESCRIBE_CONFIGS on it. If records were deleted, check which versions of `txnAppId` "
-            "are written before you run an old one again."
+            "DESCRIBE_CONFIGS on it. If records were deleted, find out which versions of "
+            "`txnAppId` were written before you run an old version again."
         ),
         places=(
             "spark/planning/run_plan.py:_need_log",
@@ -103,7 +102,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "Rows that brokers may delete soon",
-        "The timestamps of the rows are older than the topic keeps records.",
+        "The timestamps of the rows are older than the topic's `retention.ms` allows.",
         (
             "Raise `retention.ms` of the topic, or set its `message.timestamp.type` to "
             "`LogAppendTime`. If the timestamps are wrong, correct the column `timestamp`."
@@ -117,8 +116,8 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A topic or columns that are not as expected",
         (
-            "The topic has other settings than `topic.*` asks for, its settings cannot be read, or "
-            "the DataFrame has columns that the sink does not send."
+            "The config of the topic differs from `topic.*` or cannot be read, or the DataFrame "
+            "has columns that the sink does not send."
         ),
         (
             "Change the topic with Kafka's tools, or remove the options. Rename the columns, drop "
@@ -137,8 +136,11 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "An older schema that is still used",
-        "The schema registry cannot be asked, or its newest schema does not fit the column.",
-        "Correct what the end of the message names. Later writes then use the newest schema.",
+        "The sink cannot query the schema registry, or the newest schema does not fit the column.",
+        (
+            "Correct the problem that the end of the message describes. Later writes then use the "
+            "newest schema."
+        ),
         places=("spark/planning/registry_questions.py:_kept_on",),
         tests=(
             "unit/spark/planning/test_registered_schemas.py::test_a_stream_survives_a_registry_that_is_away",
@@ -147,15 +149,16 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A delegation token that could not be expired or renewed",
         (
-            "The brokers do not answer, refuse the request or refuse the token, or the driver "
+            "The brokers did not respond, or rejected the request or the token. Or the driver "
             "cannot write a file."
         ),
         (
-            "A token that stays valid ends at its expiry time. To end it at once, use "
-            "`kafka-delegation-tokens.sh --describe`, and then `--expire` with the HMAC of the "
-            "token's id. If the renewal fails, check that the brokers can be reached: the sink "
-            "tries again until the token expires. If a file cannot be written, make the folder "
-            "`spark.local.dir` of the driver writable."
+            "If the token could not be expired, it stays valid until its expiry time. To expire it "
+            "now, run `kafka-delegation-tokens.sh --describe`, find the HMAC of the token id in "
+            "the output, and pass it to `kafka-delegation-tokens.sh --expire`. If the renewal "
+            "failed, check that the driver can reach the brokers: the sink retries until the token "
+            "expires. If a file cannot be written, make the folder `spark.local.dir` of the driver "
+            "writable."
         ),
         places=(
             "spark/committing/job_token.py:JobToken.keep",
@@ -177,12 +180,12 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A trace that is not exported",
         (
-            "No exporter of OpenTelemetry is installed, it cannot start, or its receiver does not "
-            "take the spans. The write itself goes on without them."
+            "No exporter of OpenTelemetry is installed, the exporter cannot start, or the "
+            "collector does not accept the spans. The write continues without spans."
         ),
         (
-            "Install the package that the message names on the driver and on the executors, and "
-            "check `OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables `OTEL_*` there."
+            "On the driver and on the executors, install the package that the message names, and "
+            "check `OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables `OTEL_*`."
         ),
         places=("spark/tracing.py:_warn", "spark/tracing.py:_warn_of"),
         tests=(
@@ -194,10 +197,10 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "An option that is ignored",
         (
-            "The option means nothing here, another option limits its value, or its name is "
+            "The option has no effect here, a different option limits its value, or its name is "
             "unknown and `unknownOptions` is `warn`."
         ),
-        "Remove the option, or correct its name. The write goes on without it.",
+        "Remove the option, or correct its name. The write continues without it.",
         places=(
             "config.py:check_names",
             "config.py:_check_security",
@@ -220,12 +223,14 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "Secrets or rows that others may read",
         (
-            "A connection is not encrypted, the server's name is not checked, old versions of TLS "
-            "are enabled, which nothing uses, or the session does not let `register` mask secrets."
+            "A connection is not encrypted, the server's name is not checked, versions of TLS are "
+            "enabled that are old and never used, or `register` cannot make the session mask "
+            "secrets."
         ),
         (
-            "Use `SASL_SSL` and `https`, and leave `ssl.endpoint.identification.algorithm` as it "
-            "is. Set the setting that the message names for the whole cluster."
+            "Use `SASL_SSL` and `https`, and do not change "
+            "`ssl.endpoint.identification.algorithm`. If the message names a setting of Spark, set "
+            "it for the whole cluster."
         ),
         places=(
             "network/oauth.py:OAuth._checked_endpoint",
@@ -245,12 +250,12 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "Brokers or a token server that do not answer yet",
         (
-            "No broker has answered for some seconds, a broker refused a batch, or a token server "
-            "is slow or gave no token."
+            "No broker has responded for some seconds, a broker rejected a batch, or a token "
+            "server is slow or returned no token."
         ),
         (
-            "Do nothing if the job goes on: the sink tries again within its time limits. "
-            "Otherwise, check the address, the protocol and the error that the message names."
+            "If the job continues, do nothing: the sink retries within its time limits. Otherwise, "
+            "check the address, the protocol and the error that the message names."
         ),
         places=(
             "network/client.py:NetworkClient._warn_of_no_response",
@@ -268,13 +273,10 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "Records of KafkaProducer that are lost",
         (
-            "The program ended, was interrupted or dropped the producer before its records were "
-            "acknowledged."
+            "Before the records were acknowledged, the program ended or was interrupted, or the "
+            "producer was garbage-collected."
         ),
-        (
-            "Use the producer in a `with` block, or call `close()`. Send the records that the "
-            "message counts again."
-        ),
+        "Use the producer in a `with` block, or call `close()`. Send the lost records again.",
         places=(
             "client/base_producer.py:BaseProducer._log_failure",
             "client/base_producer.py:BaseProducer._log_lost",
@@ -294,7 +296,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "Your own code that failed",
         "A callback, a partitioner, a serializer or an interceptor raised an exception.",
-        "Correct the code: the log has its Python traceback.",
+        "Correct the code. The log contains its Python traceback.",
         places=(
             "client/chunk_feeder.py:ChunkFeeder._append_rows",
             "client/chunk_feeder.py:ChunkFeeder._partition",
@@ -323,7 +325,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "Records that were deleted before TopicReader read them",
-        "The topic keeps its records for a shorter time than the reader needs.",
+        "The topic keeps its records for less time than the reader needs.",
         "Read sooner, or raise `retention.ms` of the topic.",
         places=("consumer/reading.py:Reading.reset",),
         tests=(

@@ -1,8 +1,8 @@
 """Renews the delegation token of a write while its tasks run.
 
 The process that plans a write creates the token, and Spark may end that process after a minute. The
-user's process stays until the write ends. So a thread of the user's process renews the token, up to
-its maximum lifetime. A client of Spark Connect is no process of the driver, and renews nothing.
+user's process runs until the write ends. So a thread of the user's process renews the token, up to
+its maximum lifetime. A Spark Connect client is not a process of the driver, and renews no token.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spark_kafka_sink.spark.session import is_connect
 
 logger = logging.getLogger(__name__)
 
-# The option that asks for a token, with its name in lower case.
+# The name, in lower case, of the option with which a write uses a delegation token.
 _OPTION: Final = "delegationtoken"
-# After a failed renewal, the next attempt is made after this time.
+# The time from a failed renewal to the next attempt.
 _RETRY_S: Final = 60.0
 
 

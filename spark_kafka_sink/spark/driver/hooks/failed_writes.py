@@ -1,7 +1,7 @@
 """Adds the error of a failed job or stream to its report.
 
-Spark does not pass the error to the process that aborts the job and makes its report. Only the
-user's process gets it. The report is found by an id that the write has as an option.
+The process that aborts the job and makes its report does not get the error from Spark. Only the
+user's process does. It finds the report by an id that is passed to the write as an option.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from spark_kafka_sink.spark.driver.hooks.worker_failures import sentence_of_sink
 from spark_kafka_sink.spark.options import report_path
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 
-# The last line of a Python traceback inside of Spark's message: the first one that is not indented.
-# py4j begins the traceback of a function of foreachBatch in the middle of a line.
+# The last line of a Python traceback in Spark's message. It is the first line of the traceback that
+# is not indented. The traceback of a function of foreachBatch may start in the middle of a line,
+# because of py4j.
 _CAUSE: Final = re.compile(
     r"(?:^|: )Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 )
-# What Python writes between the exceptions of a chain; the last exception explains the others.
+# Matches what Python writes between chained exceptions. The last exception explains the others.
 _CHAINED: Final = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n"
     r"(?=Traceback \(most recent call last\):\n)"
 )
-# The end of a Python traceback: the stack frames of Java.
+# Matches the Java stack frames that follow a Python traceback.
 _JAVA_FRAMES: Final = re.compile(r"^(?:\tat |Caused by: )", re.MULTILINE)
 _LONGEST: Final = 2000
 
@@ -40,10 +41,10 @@ def new_write_id() -> dict[str, str]:
 
 @contextmanager
 def reporting_error(options: Mapping[str, str], *, has_lines: bool) -> Iterator[None]:
-    """Add an exception of this block to the report of the write, if it has one.
+    """Add an exception of this block to the report of the write, if the write has a report.
 
     options: the options of the write, with names in lower case. has_lines: whether each report is
-    a line of the file reportPath, as those of streams and micro-batches.
+    a line of the file reportPath, as for streams and micro-batches.
     """
     try:
         yield
@@ -66,9 +67,9 @@ def _report(error: Exception, options: Mapping[str, str], *, has_lines: bool) ->
 def cause_of(said: str) -> str:
     """Return the essential part of the text of Spark's exception.
 
-    This is the sentence of the sink. If there is none, it is the last line of the Python traceback;
-    if exceptions are chained, of the last one of the chain. If there is no traceback either, it is
-    the lines before the stack frames.
+    This is the sentence of the sink. If there is none, it is the last line of the Python traceback.
+    If exceptions are chained, it is the last line of the last traceback. If there is no traceback
+    either, it is the lines before the stack frames.
     """
     if (sentence := sentence_of_sink(said)) is not None:
         return sentence[:_LONGEST]

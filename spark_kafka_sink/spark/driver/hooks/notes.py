@@ -1,8 +1,8 @@
 """Record the method calls of a classic writer.
 
-A classic writer passes every setting to the JVM at once and cannot return it, so the calls of its
-methods are recorded as notes: values that are stored with the writer, each under a name. The
-writers of Spark Connect keep all settings in a plan.
+A classic writer passes every setting to the JVM at once, and the setting cannot be read back. So
+the calls of its methods are recorded as notes. A note is a named value that is stored with the
+writer. The writers of Spark Connect need no notes, because they keep all settings in a plan.
 """
 
 from __future__ import annotations

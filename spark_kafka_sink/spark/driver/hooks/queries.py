@@ -6,9 +6,9 @@ queries. These include queries with `foreachBatch`, and queries that ``spark.str
 returns.
 
 `remember_stream` records the queries that write to the sink. The exception of such a query is added
-to the last report of the query. It is explained even if it does not name the sink, for example if a
-worker has another version of Python. An exception of another query is left as it is if it does not
-name the sink.
+to the last report of the query. The exception is explained even if it does not name the sink, for
+example if a worker runs a different version of Python than the driver. The exception of any other
+query is changed only if it names the sink.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.spark.driver.hooks.failed_writes import reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explained, names_sink, with_sentence
 
-# The key: whether the session is one of Spark Connect.
+# The keys say whether the session is a Spark Connect session.
 MODULES: Final = {
     False: "pyspark.sql.streaming.query",
     True: "pyspark.sql.connect.streaming.query",
@@ -34,12 +34,12 @@ MODULES: Final = {
 # The methods of a query that raise the exception with which it failed.
 RAISING: Final = ("awaitTermination", "processAllAvailable")
 WAITING_FOR_ANY: Final = "awaitAnyTermination"
-# How Spark's exception about a failed query names its run.
+# Finds the run id of the query in Spark's exception about a failed query.
 _RUN: Final = re.compile(r"\brunId = ([0-9a-f-]+)")
 # The options of the streams that this process has started, by run id; the oldest are forgotten.
 _streams: Final[dict[str, Mapping[str, str]]] = {}
 _MOST_STREAMS: Final = 1000
-# Several threads may call `register` at once, and none may return before the hooks are there.
+# Several threads may call `register` at once. Each returns only when the hooks are installed.
 _hooking: Final = threading.Lock()
 
 
@@ -62,7 +62,7 @@ def hook_queries(*, is_connect: bool) -> None:
 
 
 def remember_stream(query: Any, options: Mapping[str, str]) -> None:
-    """Record that a query writes to the sink, and renew its delegation token, if it has one.
+    """Record that a query writes to the sink, and renew the query's delegation token, if any.
 
     options: the options of the write, with names in lower case.
     """
@@ -89,7 +89,7 @@ def _classic_session() -> Any:
 
 
 def _no_session() -> None:
-    """Return None: a session of Spark Connect does not know the Python of its workers."""
+    """Return None, because a Spark Connect session does not know the Python of its workers."""
 
 
 def _explaining(
@@ -97,7 +97,8 @@ def _explaining(
 ) -> Any:
     """Return a method of Spark that explains and reports the exception of a failed query.
 
-    run_of: returns the run id of the failed query, from the object of the method and the exception.
+    run_of: returns the run id of the failed query. Its arguments are the object whose method was
+    called, and the exception.
     """
 
     @functools.wraps(method)

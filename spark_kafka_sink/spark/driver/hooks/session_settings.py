@@ -1,10 +1,10 @@
 """The Spark session's settings that concern a write with exactlyOnce.
 
-`options_of_session` returns options that the write gets in addition to those that the user set. The
-application name is stored in the commit log, where administrators can read it. The checkpoint
-folder identifies the stream. If only the session sets a folder for checkpoints, Spark adds the
-query name to it as a subfolder. A query without a name gets another folder at each start, which
-cannot identify the stream.
+`options_of_session` returns options that are added to those that the user set. The application name
+is stored in the commit log, where administrators can read it. The checkpoint folder identifies the
+stream. If only the session sets a checkpoint folder, Spark uses a subfolder with the name of the
+query. A query without a name gets a new folder at each start, so its folder cannot identify the
+stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _APPLICATION: Final = "spark.app.name"
 _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 _CHECKPOINT: Final = "checkpointLocation"
 _SPECULATION: Final = "spark.speculation"
-# The query names that Hadoop takes for the name of a single folder.
+# Matches the query names that Hadoop can use as the name of a single folder.
 _FOLDER: Final = re.compile(r"[^/:]+\Z")
 
 
@@ -54,10 +54,10 @@ def options_of_session(
 
 
 def trace_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the option that passes on the current span of this process to a write.
+    """Return the option that passes the current span of this process to a write.
 
-    The result is empty without the option openTelemetry, without the package opentelemetry, without
-    a current span, and if the user has set the option traceparent.
+    The result is empty if the option openTelemetry is not true, if the package opentelemetry is not
+    installed, if there is no current span, or if the user has set the option traceparent.
     """
     is_on = options.get("opentelemetry", "").strip().lower() == "true"
     if not is_on or "traceparent" in options or find_spec("opentelemetry") is None:

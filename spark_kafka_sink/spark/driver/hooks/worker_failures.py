@@ -1,12 +1,13 @@
 """Explains in the user's process why a Python worker of Spark has failed.
 
-Spark raises the traceback of its Python worker, in which the sink's sentence is one line of many.
-The hooks of ``save()``, of ``start()`` and of queries make the sentence the last line of Spark's
-exception.
+Spark's exception contains the traceback of its Python worker, and the sink's sentence is one line
+of many in it. The hooks of ``save()``, of ``start()`` and of queries repeat the sentence as the
+last line of Spark's exception.
 
 In two cases, the hooks raise an exception of the sink instead, with Spark's exception as its cause.
-If a worker's Python cannot run the sink, the traceback names neither the worker nor a remedy. If an
-exactly-once write has lost rows, a program must be able to catch just that exception.
+In the first, a worker's Python cannot run the sink, and the traceback shows neither the worker nor
+a remedy. In the second, an exactly-once write has lost rows, and a program must be able to catch
+just that exception.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ _OTHER_VERSION: Final = re.compile(
     r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)"
 )
 _NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
-# How Spark's messages name the executor of a failed task, and the planning of a write.
+# These find the executor of a failed task, and a failed planning of a write, in Spark's messages.
 _EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
 _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
-# A TornCommitException in a traceback, and the parts of its message (`commit.outcomes.Torn`).
+# These find a TornCommitException in a traceback, and the parts of its message, which
+# `commit.outcomes.Torn` makes.
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
     r"(.+?) of (txnAppId .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
     r"transactions(?: \(the result of (\d+) more is not known\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
-# The sentence of the sink at the end of a worker's traceback: of an exception of the sink, or of
-# user code (`plugins.loading.name_user_code`).
+# Finds the sentence of the sink at the end of a worker's traceback. It comes from an exception of
+# the sink, or from a failure of user code (`plugins.loading.name_user_code`).
 _LAST_LINE: Final = re.compile(rf"^{_SINK}(?:\.errors\.\w+)?: .+$", re.MULTILINE)
 _ON_DRIVER: Final = "on the driver's machine"
 
@@ -61,8 +63,8 @@ def explained(session: Any) -> Iterator[None]:
     """Add the sentence of the sink to Spark's exception about a failed worker.
 
     Raise KafkaException instead if the worker's Python cannot run the sink, and TornCommitException
-    if a worker raised it. session: the session of the write, to name its Python; None if it is not
-    known.
+    if a worker raised it. session: the session of the write, None if it is not known. Error
+    messages name the Python of its workers.
     """
     try:
         yield
@@ -82,10 +84,10 @@ def names_sink(error: Exception) -> bool:
 
 
 def sentence_of_sink(said: str) -> str | None:
-    """Return the sentence of the sink in the text of Spark's exception, None without any.
+    """Return the sentence of the sink in the text of Spark's exception, or None if there is none.
 
-    It begins with the class of the sink's exception, or with ``spark_kafka_sink:`` if user code has
-    failed.
+    The sentence begins with the class of the sink's exception, or with ``spark_kafka_sink:`` if
+    user code has failed.
     """
     found = _LAST_LINE.findall(said)
     return found[-1] if found else None
@@ -100,7 +102,7 @@ def _add_sentence(error: Exception) -> None:
 def _torn(said: str) -> TornCommitException | None:
     """Return the TornCommitException of a worker, parsed from Spark's exception.
 
-    Return None if the worker raised another exception. The returned exception has only those lost
+    Return None if the worker raised a different exception. The field `lost` contains only the lost
     rows that the message lists.
     """
     found = _TORN.search(said)
@@ -121,7 +123,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def with_sentence(method: Any) -> Any:
-    """Make a method add the sentence of the sink to the exception that it returns."""
+    """Return a method that adds the sink's sentence to the exception that `method` returns."""
 
     @functools.wraps(method)
     def exception(*args: Any) -> Any:
@@ -134,14 +136,17 @@ def with_sentence(method: Any) -> Any:
 
 
 def _python_of(session: Any) -> str | None:
-    """Return the Python that a classic session's workers run, None for Spark Connect."""
+    """Return the Python that a session's workers run, or None if it is not known.
+
+    It is not known for Spark Connect.
+    """
     if session is None or is_connect(session):
         return None
     return str(session.sparkContext.pythonExec)
 
 
 def _sentence(said: str, python: str | None) -> str | None:
-    """Return what is wrong with a worker's Python, None if the failure has another cause.
+    """Return what is wrong with a worker's Python, or None if the failure has a different cause.
 
     said: the text of Spark's exception. python: the Python that the session's workers run.
     """
@@ -177,7 +182,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the worker in Spark's exception runs, for error messages."""
+    """Return where the worker runs that Spark's exception is about, for error messages."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"

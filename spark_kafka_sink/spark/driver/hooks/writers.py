@@ -1,23 +1,23 @@
 """Hooks into ``save()`` of a batch and ``start()`` of a stream, which `register` installs.
 
-`WRITERS` is the table of Spark's writers: the method calls to record, and the checks before a write
-to the sink begins. Writes to other formats are not changed.
+`WRITERS` is the table of Spark's writers. It lists the method calls to record, and the checks
+before a write to the sink begins. Writes to other formats are not changed.
 
-A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
-data sources the JVM refuses that mode before it calls the source, so
-``df.write.format("pykafka").save()`` could never work. Other modes are refused here. So are
-partitionBy, clusterBy, bucketBy and sortBy, which are about files. Spark's own messages about these
-calls name no cause, or advise a mode that is refused as well. In a stream, Spark ignores the calls.
+A ``save()`` without a mode appends. Spark's default save mode is "error if the target exists". For
+Python data sources, the JVM refuses that mode before it calls the source. So without the hook,
+``df.write.format("pykafka").save()`` always fails. Modes other than append are refused here. So are
+partitionBy, clusterBy, bucketBy and sortBy, because they are about files. For these, Spark's own
+messages name no cause, or advise a mode that is also refused. In a stream, Spark ignores the calls.
 
 A stream with the continuous trigger is refused. Spark would start the query and drop every row,
 because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
 would notice this only at the commit of an epoch, and an error there does not end the query. Output
-mode update is refused, too. Spark's own message about it does not say what to do.
+mode update is refused, too, because Spark's own message about it does not say what to do.
 
 The sink's own checks run at once, before the shuffles of the job. The hooks also make writes work
-in any thread: Spark takes data sources from the active session, which a new thread does not have.
+in any thread. Without them, a new thread has no active session, where Spark looks up data sources.
 
-The settings of a classic writer that was made before `register` are not checked here.
+The settings of a classic writer that was created before `register` are not checked here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Write(NamedTuple):
     output_mode: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
-        """Return the settings, replaced by the arguments of ``save()`` or ``start()`` if given."""
+        """Return the settings, with the arguments of ``save()`` or ``start()`` in place of them."""
         mode, columns = given.get("mode"), given.get("partitionBy")
         # An empty list removes the columns of an earlier call.
         layouts = {} if columns is None else {"partitionBy": _has_columns(columns)}
@@ -113,7 +113,7 @@ def _always(*_: Any, **__: Any) -> bool:
     return True
 
 
-# Stands for the format if rows go to a function of the user.
+# The format of a write whose rows go to a function of the user.
 _USER_FUNCTION: Final = ""
 
 
@@ -130,7 +130,7 @@ _NOTES: Final = (
 )
 _BATCH_NOTES: Final = (
     *_NOTES,
-    # mode(None) changes nothing, in Spark as here.
+    # mode(None) changes nothing, as in Spark.
     Note("mode", "mode", lambda saveMode: saveMode),  # noqa: N803 - Spark's name
     # Both methods need columns, and Spark refuses calls without them.
     Note("bucketBy", "bucketBy", _always),
@@ -278,8 +278,8 @@ class SparkWriter(NamedTuple):
     parameters: the method that starts the write, and its parameters besides options. notes: the
     calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
     ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
-    rows of a schema can be written. For Spark Connect it checks only options and columns, since the
-    client may have no access to the cluster and to the files of the server. set_mode: sets the save
+    rows of a schema can be written. For Spark Connect, `look` checks only options and columns: the
+    client may not be able to reach the cluster or the server's files. set_mode: sets the save
     mode of a writer, None for streams.
     """
 
@@ -350,14 +350,14 @@ WRITERS: Final = (
 )
 
 
-# Several threads may call `register` at once, and none may return before the hooks are there.
+# Several threads may call `register` at once. Each returns only when the hooks are installed.
 _hooking: Final = threading.Lock()
 
 
 def hook_writers(name: str, *, is_connect: bool) -> None:
     """Patch Spark's writers for writes to the format `name`, as this module describes.
 
-    is_connect: whether to patch the writers of Spark Connect or the classic writers.
+    is_connect: whether to patch the writers of Spark Connect, instead of the classic writers.
     """
     for kind in WRITERS:
         if (kind.notes is None) is not is_connect:
@@ -396,7 +396,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             if _has_nothing_to_write(kind, session, write):
                 return None
             kwargs |= handed_on | of_micro_batch
-            # Not before: after a refusal, Spark's writer still has the options of the last call.
+            # Note them after all checks, because a refused writer keeps its last call's options.
             note(writer, _HANDED_ON, handed_on | of_micro_batch)
             with (
                 reporting_error(write.options, has_lines=micro_batch.has_batch_id(write.options)),
@@ -415,10 +415,10 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 def _checked(
     kind: SparkWriter, writer: Any, session: Any, write: Write
 ) -> tuple[Write, dict[str, str]]:
-    """Check a write. Return it with the options that `_hand_on` adds, and these options alone.
+    """Check a write. Return two things: the write with added options, and the added options alone.
 
-    session: the classic session, None for Spark Connect. Raise an exception if the rows cannot be
-    written.
+    `_hand_on` makes the added options. session: the classic session, None for Spark Connect. Raise
+    an exception if the rows cannot be written.
     """
     for check in kind.checks:
         check(write)
@@ -426,7 +426,7 @@ def _checked(
         _enter_thread(session)
     if not write.is_known:
         return write, {}
-    # If a writer is started again (other query name or micro-batch), drop the options added before.
+    # If a writer is used again (new query name or micro-batch), drop the options added before.
     before = join_options(None, noted(writer, _HANDED_ON, {}))
     own = {name: text for name, text in write.options.items() if before.get(name) != text}
     write = write._replace(options=own)
@@ -457,7 +457,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
 def _of_micro_batch(
     kind: SparkWriter, session: Any, write: Write, gone: dict[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield the options that pass on the micro-batch of a ``save()``: `saves.save_of_micro_batch`.
+    """Yield the options that describe the micro-batch of a ``save()``; see `save_of_micro_batch`.
 
     session: None over Spark Connect, where a function of foreachBatch does not know its query.
     gone: replaces the micro-batch of an earlier call. Raise ConfigException for a second save.
@@ -472,13 +472,13 @@ def _of_micro_batch(
 
 
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether the user saves a job without `write_batch`; False over Spark Connect."""
+    """Return whether this is a ``save()`` outside of `write_batch`; False over Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
     return is_batch and not micro_batch.has_batch_id(write.options)
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether a job's version is already written. session: None over Spark Connect."""
+    """Return whether a job's txnVersion is already written. session: None over Spark Connect."""
     if is_off(write.options) or not _is_own_job(kind, session, write):
         return False
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it

@@ -1,7 +1,7 @@
-"""A check before ``save()`` with exactly once: a version that is already written starts no job.
+"""With exactly once, ``save()`` starts no job for a version that is already written.
 
 A version is the txnVersion of an application. This check only reads the commit log. The job reads
-it again, and then fences older runs of the application.
+the log again, and then fences older runs of the application.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 def is_written(options: Mapping[str, str]) -> bool:
     """Return whether the version is already written; if so, publish the report of a skipped job.
 
-    If the rows have a topic column, return False: the job runs and counts its rows.
+    If the option topic is not set, return False, because the job itself then skips its rows and
+    counts them.
     """
     checked = sink_options(options)
     selected = checked.exactly_once
@@ -42,9 +43,9 @@ def is_written(options: Mapping[str, str]) -> bool:
 
 
 def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the commit log record of an application and its topic, None if there is no record.
+    """Return the commit log record of an application and its topic, or None if there is none.
 
-    Also return None if the commit log cannot be read: the job will then raise the error.
+    Also return None if the commit log cannot be read, because the job then raises the error.
     """
     with commit_client(options.producer, log_topic, options.brokers) as client:
         found = reply_to(client, ReadLog(key))
