@@ -119,7 +119,7 @@ class ResolveState(Enum):
     READING_MARKER = "reads its marker in one of its partitions"
     COMMITTED = "its rows are visible"
     ABORTED = "its rows are lost"
-    UNKNOWN = "its end was not found out in time"
+    UNKNOWN = "its result was not known in time"
 
 
 class RecoveryState(Enum):
@@ -128,9 +128,11 @@ class RecoveryState(Enum):
     The owner's job may be running at the same time.
     """
 
-    DESCRIBING = "asks for the state of each open or decided transaction"
-    READING_MARKERS = "reads how decided transactions have ended, and changes nothing"
-    ENDING = "commits the decided transactions"
+    DESCRIBING = "asks for the state of each transaction that is open or has to be committed"
+    READING_MARKERS = (
+        "reads how the transactions of a committed run have ended, and changes nothing"
+    )
+    ENDING = "commits the transactions that have to be committed"
     RECOVERED = "the open, committed and lost transactions are known"
     FAILED = "the state could not be read from the brokers"
 

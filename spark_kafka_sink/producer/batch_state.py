@@ -51,10 +51,10 @@ class BatchEvent(Enum):
 
     APPEND = "records are added"
     SEAL = "it is full, or has lingered"
-    SEND = "it goes into a request"
-    RETRY = "the attempt failed, and another one follows"
-    SUCCEED = "a broker has it"
-    FAIL = "the attempt failed, and no other attempt follows"
+    SEND = "it is put into a request"
+    RETRY = "the attempt failed, and a retry follows"
+    SUCCEED = "a broker has written it"
+    FAIL = "the attempt failed, and no retry follows"
     ABANDON = "delivery.timeout.ms has passed, or the producer has ended"
     LATE = "the response has come, or none can come any more"
     SPLIT = "a broker found it too large"
@@ -65,11 +65,11 @@ class BatchAction(Enum):
 
     KEEP = "nothing else changes"
     REENQUEUE = "it goes back to the head of its queue"
-    REPLACE = "its parts take its place; its memory is free"
-    END = "its result is reported; its sequence and memory are free"
+    REPLACE = "smaller batches replace it; its memory is released"
+    END = "its result is reported; its sequence and memory are released"
     DEQUEUE = "it leaves its queue; the rest is the same as END"
     REPORT = "its result is reported; its sequence and memory stay reserved"
-    FREE = "its sequence and memory are free"
+    FREE = "its sequence and memory are released"
 
 
 class Transition(NamedTuple):

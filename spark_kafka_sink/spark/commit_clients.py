@@ -121,9 +121,11 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
         Call.ADD_PARTITIONS_TO_TXN.value: (f"WRITE on {of_rows} and {of_log}", None, ("WRITE",)),
     }
     if failure.api not in needed:
-        return f"exactlyOnce needs the rights READ and WRITE on {of_rows} and on {of_log}"
+        return f"exactlyOnce needs the permissions READ and WRITE on {of_rows} and on {of_log}"
     right, topic, operations = needed[failure.api]
-    return f"exactlyOnce needs the right {right}; {acls.hint(failure.error, topic, operations)}"
+    return (
+        f"exactlyOnce needs the permission {right}; {acls.hint(failure.error, topic, operations)}"
+    )
 
 
 def _topic(run: Run) -> str | None:

@@ -290,7 +290,7 @@ def check_may_read(topic: TopicDescription, acls: Acls) -> None:
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (
-        "exactlyOnce needs the right READ on it, to check which records it contains; "
+        "exactlyOnce needs the permission READ on it, to check which records it contains; "
         f"{acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name, READ)}"
     )
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

@@ -58,7 +58,7 @@ class ProgressLines:
             f"{progress.bytes / 1e6:.1f} MB acknowledged, {rate:.1f} MB/s"
         ]
         if progress.pending:
-            parts.append(f"{counted(progress.pending, 'row')} on the way")
+            parts.append(f"{counted(progress.pending, 'row')} unacknowledged")
         parts += _waits(progress)
         return "; ".join(parts)[:_LONGEST]
 

@@ -102,7 +102,7 @@ _BY_CLASS: Final = {
     RetriableException: "Retriable: the sink retries within `retries` and `delivery.timeout.ms`.",
     ApplicationRecoverableException: "Run the job again. Create another `KafkaProducer`.",
     InvalidConfigurationException: "Change the setting, the permission or the data.",
-    TransactionAbortableException: "Abort the transaction, and begin another one.",
+    TransactionAbortableException: "Abort the transaction, and begin a new one.",
     ApiException: "See the message and the log of the broker.",
 }
 

@@ -75,7 +75,7 @@ def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
 def test_a_right_on_a_topic_that_is_missing_is_named(call: Call, right: str, command: str) -> None:
     denied = codes.TOPIC_AUTHORIZATION_FAILED
     said = said_of(Failure(FailureKind.REFUSED, "refused", denied, call.value))
-    assert said.startswith(f"refused; exactlyOnce needs the right {right}")
+    assert said.startswith(f"refused; exactlyOnce needs the permission {right}")
     assert f"--operation {command}" in said
 
 
@@ -91,7 +91,7 @@ def test_a_right_to_read_a_topic_that_rows_name_is_named_with_the_topic(
 ) -> None:
     failure = received(ask, reply, 0.0).failure("it could not be checked")
     said = said_of(failure)
-    assert "; exactlyOnce needs the right READ on topic named-by-rows; to allow it: " in said
+    assert "; exactlyOnce needs the permission READ on topic named-by-rows; to allow it: " in said
     assert said.endswith("--operation READ --topic named-by-rows")
     assert "WRITE" not in said
 

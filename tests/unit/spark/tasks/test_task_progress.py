@@ -70,7 +70,7 @@ def test_a_line_has_the_rate_since_the_line_before() -> None:
     lines = ProgressLines("task 3 (attempt 0)", 100.0)
     first = lines.line(NOTHING._replace(records=1000, bytes=20_000_000, pending=7), 110.0)
     assert first == (
-        "pykafka: task 3 (attempt 0): 1000 rows, 20.0 MB acknowledged, 2.0 MB/s; 7 rows on the way"
+        "pykafka: task 3 (attempt 0): 1000 rows, 20.0 MB acknowledged, 2.0 MB/s; 7 rows unacknowledged"
     )
     second = lines.line(NOTHING._replace(records=1500, bytes=20_500_000), 115.0)
     assert second == "pykafka: task 3 (attempt 0): 1500 rows, 20.5 MB acknowledged, 0.1 MB/s"
@@ -79,7 +79,7 @@ def test_a_line_has_the_rate_since_the_line_before() -> None:
 
 def test_a_line_has_one_row_in_the_singular() -> None:
     line = ProgressLines("task 0", 0.0).line(NOTHING._replace(records=1, pending=1), 10.0)
-    assert line == "pykafka: task 0: 1 row, 0.0 MB acknowledged, 0.0 MB/s; 1 row on the way"
+    assert line == "pykafka: task 0: 1 row, 0.0 MB acknowledged, 0.0 MB/s; 1 row unacknowledged"
 
 
 def test_a_line_says_what_the_task_waits_for() -> None:
@@ -156,7 +156,7 @@ def test_a_task_that_waits_for_memory_says_so_meanwhile() -> None:
             ticks.tick()
             said = lines.get(timeout=LIMIT_S)
         assert said.startswith("pykafka: task 5: 0 rows, 0.0 MB acknowledged, 0.0 MB/s; ")
-        assert " rows on the way; waiting for memory (kafka.buffer.memory)" in said
+        assert " rows unacknowledged; waiting for memory (kafka.buffer.memory)" in said
         producer.close(0)
         thread.join(LIMIT_S)
         assert not thread.is_alive()
