@@ -70,7 +70,8 @@ def test_a_line_has_the_rate_since_the_line_before() -> None:
     lines = ProgressLines("task 3 (attempt 0)", 100.0)
     first = lines.line(NOTHING._replace(records=1000, bytes=20_000_000, pending=7), 110.0)
     assert first == (
-        "pykafka: task 3 (attempt 0): 1000 rows, 20.0 MB acknowledged, 2.0 MB/s; 7 rows unacknowledged"
+        "pykafka: task 3 (attempt 0): 1000 rows, 20.0 MB acknowledged, 2.0 MB/s; "
+        "7 rows unacknowledged"
     )
     second = lines.line(NOTHING._replace(records=1500, bytes=20_500_000), 115.0)
     assert second == "pykafka: task 3 (attempt 0): 1500 rows, 20.5 MB acknowledged, 0.1 MB/s"
