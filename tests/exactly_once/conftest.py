@@ -50,16 +50,20 @@ _WITH_LEVEL_1_OF_KAFKA_4 = (
 )
 
 
+def _is_left_out(item: pytest.Item) -> bool:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if params.get("cluster") == _LEVEL_1_OF_KAFKA_4:
+        return item.path.name not in _WITH_LEVEL_1_OF_KAFKA_4
+    # Each application takes a minute on each cluster.
+    return (params.get("application"), params.get("level")) == ("single", "level 1") and not IS_ALL
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out Kafka 4 at level 1, but for some files."""
-    left_out = {
-        item
-        for item in items
-        if isinstance(item, pytest.Function)
-        and hasattr(item, "callspec")
-        and item.callspec.params.get("cluster") == _LEVEL_1_OF_KAFKA_4
-        and item.path.name not in _WITH_LEVEL_1_OF_KAFKA_4
-    }
+    """Leave out Kafka 4 at level 1, but for some files.
+
+    Unless all levels are tested, leave out mode single at level 1 in Spark's own processes, too.
+    """
+    left_out = {item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)}
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=str))
         items[:] = [item for item in items if item not in left_out]

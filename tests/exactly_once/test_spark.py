@@ -13,6 +13,8 @@ import pytest
 from support.brokers.kafka_cluster import KafkaCluster
 from support.spark import exactly_once_cases, holding_commits
 
+from exactly_once.moments import IS_ALL
+
 # The application of a mode runs its cases on two clusters: on a machine that does something else,
 # too, it takes longer than other tests.
 _LIMIT_S = 900
@@ -72,9 +74,11 @@ def application(
     old_kafka: KafkaCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Application:
-    """The application of a mode, which has run on both clusters."""
+    """The application of a mode, which has run on the clusters whose tests are not left out."""
     folder = str(tmp_path_factory.mktemp(request.param))
-    clusters = {"level 2": kafka.bootstrap, "level 1": old_kafka.bootstrap}
+    clusters = {"level 2": kafka.bootstrap}
+    if IS_ALL or request.param != "single":
+        clusters["level 1"] = old_kafka.bootstrap
     return run(request.param, folder, **clusters)
 
 
