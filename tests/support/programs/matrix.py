@@ -3,7 +3,7 @@
 A cell is a pyspark and a Python, with brokers of Apache Kafka 4.3.1. In addition, the newest
 pyspark runs with brokers of Kafka 4.4.0, on the first of the Pythons. One cell of each pyspark runs
 all tests of Spark. The other cells run the core of them, because few faults need one pyspark and
-one Python to appear; with ``--all``, they run all tests, too.
+one Python to appear. ``--tests all`` and ``--tests core`` run these tests in every cell.
 
 Each pair has an environment of its own in the cache, which is made once; the checkout's wheel is
 installed into it for every run. A cell whose Python is not on the PATH does not run, and the table
@@ -170,7 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
     parser.add_argument("--spark", nargs="+", choices=SPARKS, default=SPARKS)
     parser.add_argument("--python", nargs="+", choices=PYTHONS, default=PYTHONS)
-    parser.add_argument("--all", action="store_true", help="run all tests in every cell")
+    parser.add_argument("--tests", choices=("all", "core"), help="run these tests in every cell")
     args, more = parser.parse_known_args()
     logs = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-matrix-"))
     build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", logs)
@@ -182,16 +182,15 @@ def main() -> int:
     if SPARKS[-1] in args.spark:
         cells += [(SPARKS[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
     for spark, version, kafka in cells:
-        complete = args.all or is_complete(spark, version, kafka)
+        which = args.tests or ("all" if is_complete(spark, version, kafka) else "core")
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
         if (spark, version) in NOT_SUPPORTED:
             said, good = f"not run: pyspark {spark} does not support Python {version}", None
         else:
-            tests = TESTS if complete else CORE
+            tests = TESTS if which == "all" else CORE
             said, good = run_cell((spark, version, kafka), tests, wheel, log, more)
         outcomes.append(good)
         said_of_log = f"{said} ({log})" if good is False else said
-        which = "all" if complete else "core"
         rows.append(f"{spark:9}{version:9}{kafka:9}{which:7}{said_of_log}")
         print(
             f"pyspark {spark}, Python {version}, Kafka {kafka}, {which} tests: {said}", flush=True
