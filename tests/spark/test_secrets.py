@@ -30,7 +30,8 @@ from support.spark.spark_processes import connect_server, standalone_cluster
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+# Each test tries some hundred writes; beside other tests, that may take minutes.
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(600)]
 
 # In each secret, right or wrong, as in MARKED_PASSWORD.
 _MARKER = "hunter2"
@@ -105,7 +106,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.options import sink_options
 
 # Less than who started this waits.
-faulthandler.dump_traceback_later(270, exit=True)
+faulthandler.dump_traceback_later(570, exit=True)
 folder, given = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 settings, unknown, marker = given["settings"], given["unknown"], given["marker"]
 builder = SparkSession.builder
@@ -494,7 +495,7 @@ class Scene:
             capture_output=True,
             text=True,
             check=False,
-            timeout=285,
+            timeout=585,
         )
         (self.folder / "its output").write_text(done.stdout)
         (self.folder / "its log").write_text(done.stderr)
