@@ -159,9 +159,10 @@ class CommitClient:
     def check_brokers(self, deadline: float) -> None:
         """Connect to every broker, and check that it supports the APIs that exactly once needs.
 
-        The check is made only once for each client. A broker is not checked if its request fails.
-        Raise UnsupportedVersionException, which names the broker and the API, if an API is missing
-        or too old. Raise TimeoutException if the deadline passes before the check has ended.
+        The check is made only once for each client. A broker is not checked if its request fails,
+        or if it has not responded at the deadline. Raise UnsupportedVersionException, which names
+        the broker and the API, if an API is missing or too old. Raise TimeoutException if no broker
+        has responded at the deadline.
         """
         if self._is_checked:
             return

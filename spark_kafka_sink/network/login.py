@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
 from random import Random
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
@@ -30,6 +30,8 @@ from spark_kafka_sink.errors import SaslAuthenticationException, as_options_are_
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 # How often a source checks whether its clients still exist, in seconds. Closed clients detach.
 _LOOK_S: Final = 60.0
@@ -46,15 +48,34 @@ class LoginUser(Protocol):
         """Make the client look for a token again. The source calls this after each fetch."""
 
 
-class _Waiter:
-    """A call that waits for a token."""
+def call_within(limit_s: float, call: Callable[[], _T]) -> _T:
+    """Return the result of a call. The call runs in a thread of its own, because it may not return.
 
-    def __init__(self) -> None:
-        self.fetched = threading.Event()
+    Raise the exception of the call, or TokenException if the call takes over `limit_s` seconds.
+    """
+    results: list[tuple[_T] | BaseException] = []
+    # A lock without `with`: an interrupt cannot leave it in a wrong state.
+    has_ended = _thread.allocate_lock()
+    has_ended.acquire()
 
-    def wake(self) -> None:
-        """Let the call look for a token again."""
-        self.fetched.set()
+    def run() -> None:
+        try:
+            results.append((call(),))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            results.append(error)
+        finally:
+            has_ended.release()
+
+    try:
+        _thread.start_new_thread(as_options_are_named_here(run), ())
+    except RuntimeError:
+        raise TokenException("no thread can be started to fetch one") from None
+    if not has_ended.acquire(timeout=limit_s):
+        raise TokenException(f"no result after {limit_s:.0f} s")
+    (found,) = results
+    if isinstance(found, BaseException):
+        raise found
+    return found[0]
 
 
 class TokenSource:
@@ -130,36 +151,6 @@ class TokenSource:
             elif self._thread is None:
                 self._start()  # an interrupt kept an earlier call from starting it
             return found
-
-    def wait_for_token(self, limit_s: float) -> OAuthBearerToken:
-        """Return a token that is valid for a while. Wait for it up to `limit_s` seconds.
-
-        If the refresh of the current token is due, wait for the next token. If that cannot be
-        fetched, return the current one while it is valid. Raise TokenException if there is no valid
-        token. After a failure, no call fetches a token before the pause that follows the failure.
-        """
-        end = self._clock() + limit_s
-        waiter = _Waiter()
-        self.attach(waiter)
-        try:
-            while True:
-                waiter.fetched.clear()
-                try:
-                    found = self.token()
-                except SaslAuthenticationException as error:
-                    raise TokenException(str(error), is_final=True) from None
-                with self._lock:
-                    now, failure = self._clock(), self._renewal.failure
-                    is_due = self._fetching_since is not None or now >= self._renewal.fetch_at
-                if found is not None and (now >= end or not is_due):
-                    return found
-                if failure is not None and not is_due:
-                    raise TokenException(self._described(failure))
-                if now >= end:
-                    raise TokenException(f"{self._name} returned no token within {limit_s:.0f} s")
-                waiter.fetched.wait(end - now)
-        finally:
-            self.detach(waiter)
 
     def problem(self) -> str:
         """Return why there is no token now.

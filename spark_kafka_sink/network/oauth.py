@@ -63,7 +63,7 @@ from spark_kafka_sink.errors import (
     name_options,
 )
 from spark_kafka_sink.logs import shown_value, unless_key, warn_once
-from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
+from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource, call_within
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable
 
@@ -208,14 +208,15 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
-    def wait_for_token(self, limit_s: float) -> OAuthBearerToken:
-        """Return the token that is in the file now, or the token of the source.
+    def new_token(self) -> OAuthBearerToken:
+        """Return a token that is read or fetched now. This may take a minute.
 
-        limit_s: how long to wait if the token is still being fetched, in seconds. Raise
-        TokenException if there is none.
+        Raise TokenException if there is none.
         """
-        if self.source is not None:
-            return self.source.wait_for_token(limit_s)
+        if self._callable is not None:
+            return call_within(SLOW_S, self._fetch)
+        if self._shared is not None:
+            return self._fetch()
         try:
             return self.file_token()
         except (ConfigException, SaslAuthenticationException) as error:

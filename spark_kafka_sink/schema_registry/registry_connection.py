@@ -73,8 +73,6 @@ _HEADERS: Final = {
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
 }
 _OF_BROKERS: Final = "kafka.".__add__
-# How long to wait for the OAuth token of the brokers, in seconds.
-_TOKEN_S: Final = 30.0
 # URLs may contain commas, for example in a password. The next URL may be a reference.
 _BETWEEN_URLS: Final = re.compile(r",(?=\s*(?:https?://|\$\{|,|$))", re.IGNORECASE)
 _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
@@ -338,9 +336,9 @@ class _Connection:
         return fetched
 
     def _inherited_token(self) -> Callable[[], str]:
-        """Return a function that gets a token by the OAuth options for the brokers.
+        """Return a function that fetches a token with the OAuth options of the brokers.
 
-        It is the token that all clients of the brokers use in this process.
+        The registry gets a token of its own, because it may reject a token that brokers accept.
         """
         try:
             with name_options(_OF_BROKERS):
@@ -351,7 +349,7 @@ class _Connection:
 
         def fetch() -> str:
             with name_options(_OF_BROKERS):
-                return oauth.wait_for_token(_TOKEN_S).value
+                return oauth.new_token().value
 
         return fetch
 

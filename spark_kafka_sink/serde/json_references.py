@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 # A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
@@ -23,7 +24,7 @@ _NEW_DIALECTS: Final = "https://json-schema.org/draft/20"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class JsonDocument:
     """A whole JSON Schema. uri: its ``$id``, else its name, to which URIs in it are relative."""
 
@@ -35,6 +36,13 @@ class JsonDocument:
         """Whether keywords beside a ``$ref`` count, as since draft 2019-09."""
         dialect = self.schema.get("$schema") if isinstance(self.schema, Mapping) else None
         return isinstance(dialect, str) and dialect.startswith(_NEW_DIALECTS)
+
+    @cached_property
+    def has_embedded(self) -> bool:
+        """Whether a schema inside has an ``$id``, to which a ``$ref`` in it is relative."""
+        return isinstance(self.schema, Mapping) and any(
+            _has_id(each) for each in self.schema.values()
+        )
 
     def part(self, pointer: str) -> JsonSchema | None:
         """Return the schema at a JSON pointer, None if a value there is not a schema.
@@ -75,10 +83,13 @@ class JsonReferences:
     def find(self, ref: str, document: JsonDocument) -> tuple[JsonDocument, JsonSchema] | None:
         """Return the schema to which a ``$ref`` refers, and the document that has it.
 
-        document: the document that has the ``$ref``. Return None for an anchor, and for a document
-        that is not a reference. Raise LookupError if the document does not have the part.
+        document: the document that has the ``$ref``. Return None for an anchor, for a document that
+        is not a reference, and inside a document that has other documents embedded. Raise
+        LookupError if the document does not have the part.
         """
         uri, _, fragment = ref.partition("#")
+        if not uri and document.has_embedded:
+            return None
         there = self._document(uri, document) if uri else document
         pointer = _percent_decoded(fragment)
         if there is None or (pointer and not pointer.startswith("/")):
@@ -87,13 +98,23 @@ class JsonReferences:
         return None if part is None else (there, part)
 
     def _document(self, uri: str, document: JsonDocument) -> JsonDocument | None:
-        return self._documents.get(_joined(document.uri, uri)) or self._documents.get(uri)
+        joined = _joined(document.uri, uri)
+        if joined == document.uri:
+            return document
+        return self._documents.get(joined) or self._documents.get(uri)
 
 
 def _id_of(schema: JsonSchema) -> str:
     """Return the ``$id`` of a schema without its fragment, empty if there is none."""
     found = schema.get("$id") if isinstance(schema, Mapping) else None
     return found.partition("#")[0] if isinstance(found, str) else ""
+
+
+def _has_id(found: object) -> bool:
+    """Return whether a value in a JSON Schema, or a value inside it, has an ``$id``."""
+    if isinstance(found, Mapping):
+        return bool(_id_of(found)) or any(map(_has_id, found.values()))
+    return isinstance(found, list) and any(map(_has_id, found))
 
 
 def _joined(base: str, uri: str) -> str:

@@ -203,7 +203,7 @@ def fit_json(
     _check_types(column, path)
     references = JsonReferences(schema, referenced)
     try:
-        rules = tuple(_Fitter(references, references.root).fit(column, schema, path, ()))
+        rules = tuple(_Fitter(references, references.root, {}).fit(column, schema, path, ()))
     except RecursionError:
         message = f"column {path}: the JSON Schema is nested too deeply, or refers to itself"
         raise DataException(message) from None
@@ -258,15 +258,18 @@ def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
         raise
 
 
+_Known: TypeAlias = dict[tuple[int, int, Steps], list[JsonRule]]
+
+
 class _Fitter:
     """Compares a column, and what is in it, with one schema. Each keyword is compared alone.
 
-    document: the document that has the schema.
+    document: the document that has the schema. known: the rules of targets of ``$ref``, which are
+    kept because very many ways may lead to the same target.
     """
 
-    def __init__(self, references: JsonReferences, document: JsonDocument) -> None:
-        self._references = references
-        self._document = document
+    def __init__(self, references: JsonReferences, document: JsonDocument, known: _Known) -> None:
+        self._references, self._document, self._known = references, document, known
 
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
@@ -283,8 +286,7 @@ class _Fitter:
         if isinstance(schema.get("$ref"), str):
             target = self._target(schema["$ref"])
             if target is not None:
-                document, part = target
-                rules += _Fitter(self._references, document).fit(column, part, path, steps)
+                rules += self._fit_target(column, target, path, steps)
             if not self._document.has_new_dialect:
                 return rules
         self._check_type(column, schema, path)
@@ -295,6 +297,17 @@ class _Fitter:
             if branches:
                 rules += self._one_of(column, branches, path, steps)
         return rules + self._inside(column, schema, path, steps)
+
+    def _fit_target(
+        self, column: ColumnType, target: tuple[JsonDocument, JsonSchema], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules of a schema to which ``$ref`` refers."""
+        document, schema = target
+        key = (id(column), id(schema), steps)
+        if key not in self._known:
+            fitter = _Fitter(self._references, document, self._known)
+            self._known[key] = fitter.fit(column, schema, path, steps)
+        return self._known[key]
 
     def _inside(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps

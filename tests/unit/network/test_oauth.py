@@ -595,6 +595,26 @@ def test_a_callable_may_raise_anything_and_is_called_again(
     assert "s3cret" not in caplog.text
 
 
+def test_a_callable_that_does_not_return_is_given_up_outside_of_logins_too(
+    own_module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def slow() -> tuple[str, float]:
+        goes_on.wait(WAIT_S)
+        return "abc", 2e9
+
+    own_module.slow = slow  # type: ignore[attr-defined] # a module of the test
+    options = producer_config({"bootstrap.servers": "b:1", **by_callable("slow")})
+    oauth = OAuth(options, OptionValues(options))
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.network.oauth.SLOW_S", 0.01)
+        with pytest.raises(TokenException, match="no result after 0 s"):
+            oauth.new_token()
+    goes_on.set()
+    assert oauth.new_token().value == "abc"
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

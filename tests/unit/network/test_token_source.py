@@ -105,37 +105,6 @@ def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
     assert endpoint.fetches == 1
 
 
-def test_a_call_waits_for_the_token_that_the_clients_share() -> None:
-    endpoint = Endpoint()
-    first = endpoint.respond(token(1100.0))
-    for _ in range(2):
-        assert endpoint.source.wait_for_token(WAIT_S) is first
-        assert not endpoint.source.is_in_use
-    assert endpoint.fetches == 1
-    # Its refresh is due.
-    endpoint.now = 1090.0
-    endpoint.respond(TokenException("it cannot be reached: down"))
-    assert endpoint.source.wait_for_token(WAIT_S) is first
-    endpoint.now = 1098.0
-    second = endpoint.respond(token(1200.0))
-    assert endpoint.source.wait_for_token(WAIT_S) is second
-    assert endpoint.fetches == 3
-
-
-def test_a_call_without_a_token_fails_and_does_not_ask_again_before_the_pause_is_over() -> None:
-    endpoint = Endpoint()
-    endpoint.respond(TokenException("it cannot be reached: down"))
-    for _ in range(2):
-        with pytest.raises(TokenException, match=r"the endpoint returned no token: .*: down"):
-            endpoint.source.wait_for_token(WAIT_S)
-    assert endpoint.fetches == 1
-    endpoint.now += 60.0
-    with pytest.raises(TokenException, match="the endpoint returned no token within 0 s"):
-        endpoint.source.wait_for_token(0.0)
-    answer = endpoint.respond(token(1100.0))
-    assert endpoint.source.wait_for_token(WAIT_S) is answer
-
-
 def test_a_token_is_refreshed_while_the_old_one_serves() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)

@@ -136,3 +136,27 @@ def test_a_part_that_is_not_there_is_named() -> None:
 def test_documents_that_refer_to_each_other_have_an_end() -> None:
     with pytest.raises(DataException, match="is nested too deeply, or refers to itself"):
         fit_json(COLUMN, ref("a"), "value", {"a": {"$ref": "b"}, "b": {"$ref": "a"}})
+
+
+def test_a_document_that_has_another_one_embedded_is_not_compared() -> None:
+    embedded = {"$id": "b.json", "$ref": "#/$defs/num", "$defs": {"num": TEXT}}
+    document = {"$schema": NEW, "$ref": "#/$defs/b", "$defs": {"b": embedded, "num": NUMBER}}
+    for schema, referenced in (
+        (ref("n.json"), {"n.json": document}),
+        ({"$schema": NEW, **ref("#/$defs/b"), "$defs": document["$defs"]}, {}),
+    ):
+        assert fits(schema, referenced)
+
+
+def test_a_document_finds_itself_by_its_own_id() -> None:
+    own = "https://s.org/r.json"
+    schema = {"$id": own, **ref(f"{own}#/definitions/a"), **defs(a=TEXT)}
+    assert fits(schema, {"n.json": {"$id": own, **defs(a=NUMBER)}})
+
+
+def test_very_many_ways_through_the_references_take_little_work() -> None:
+    documents: dict[str, Any] = {
+        f"d{number}": {"allOf": [{"$ref": f"d{number + 1}"}] * 2} for number in range(100)
+    }
+    assert fits(ref("d0"), documents | {"d100": TEXT})
+    assert not fits(ref("d0"), documents | {"d100": NUMBER})
