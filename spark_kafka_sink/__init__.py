@@ -1,8 +1,8 @@
 """spark-kafka-sink: a Kafka sink for PySpark in pure Python.
 
-Public names are resolved on first use. So importing the package, which every Python worker of every
-executor does, costs nothing. It does not import pyspark either, so the modules outside
-`spark_kafka_sink.spark` can be used without pyspark.
+A public name is imported when it is first used. So `import spark_kafka_sink`, which every Python
+worker of every executor runs, costs almost nothing. It does not import pyspark, so the modules
+outside `spark_kafka_sink.spark` can be used without pyspark.
 """
 
 from __future__ import annotations

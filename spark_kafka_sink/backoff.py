@@ -27,7 +27,7 @@ class ExponentialBackoff:
         return cls(base_ms / 1000, max_ms / 1000)
 
     def delay_s(self, attempts: int, random: Random) -> float:
-        """Return the delay before the next retry in seconds; attempts: 0 for the first retry."""
+        """Return the seconds to wait before a retry; attempts: the number of retries before it."""
         if self.base_s >= self.max_s:
             return self.max_s
         # The exponent is limited to avoid overflow. 2**64 times base_s exceeds every maximum.

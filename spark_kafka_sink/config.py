@@ -1,9 +1,9 @@
 """Producer configuration: check options by the Java client's names, and return a frozen struct.
 
-This module defines names, types, ranges and defaults of options, and rules for several options
-(ProducerConfig). It reads no environment variables and no files. Every option of the Java producer
-is a field of `ProducerConfig`, or is in a table at the end of this module. Options in these tables
-are rejected or ignored. An unknown name is rejected, and the message suggests the nearest name.
+`ProducerConfig` defines the name, type, range and default of each option. Functions check rules
+about several options. The module reads no environment variables and no files. Every option of the
+Java producer is a field of `ProducerConfig`, or is in a table at the end of this module, and is
+then rejected or ignored. An unknown name is rejected, and the message suggests the nearest name.
 
 The string after a field describes the option. docs/reference/configuration.md is generated from
 these strings.
@@ -60,8 +60,8 @@ _DEFAULT_PORT_HINT: Final = "write host:port, several separated by commas"
 class ConfigProvider(msgspec.Struct, frozen=True):
     """A config provider that is listed in the option `config.providers`.
 
-    options: the names and values of the provider's options. The names do not include the prefix
-    ``config.providers.NAME.``, so an example is ``class``.
+    options: the names and values of the provider's options. The names are without the prefix
+    ``config.providers.NAME.``: for example, ``class``.
     """
 
     name: str
@@ -517,7 +517,7 @@ def producer_config(
 
 
 def _secret(name: str, value: object) -> Secret:
-    """Return the value of a secret option. Raise ConfigException if it cannot be text."""
+    """Return a secret option's value. Raise ConfigException if it is neither text nor a number."""
     if not isinstance(value, str | Secret | Real):
         kind = type(value).__name__
         raise ConfigException(f"{Option(name)} is of type {kind}: expected a str")
@@ -583,9 +583,9 @@ def check_names(
 ) -> frozenset[str]:
     """Check option names. Return the options that have no effect with the security.protocol.
 
-    of_caller: options that the caller reads itself and does not pass, such as key.serializer; a
-    message may suggest them. Raise ConfigException for an unknown name, or log a warning if
-    `lenient` is set.
+    of_caller: options that only the caller reads, such as key.serializer. If an unknown name is
+    similar to one of them, the message suggests it. Raise ConfigException for an unknown name. With
+    `lenient`, only log a warning for names that the tables of this module do not reject.
     """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
@@ -847,10 +847,9 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 
 
 def reference_hint(value: str) -> str:
-    """Return a hint that a reference cannot be used here; empty if `value` contains none.
+    """Return a hint that references (``${…}``) cannot be used here, or "" if `value` has none.
 
-    The hint is the end of an error message. Kafka calls a reference (``${…}``) a config provider
-    variable.
+    The caller appends it to an error message. Kafka calls a reference a config provider variable.
     """
     found = next(written_references(value), None)
     if found is None:
@@ -972,7 +971,7 @@ def is_java_class(given: object) -> bool:
 
 
 def may_be_java_class(given: object) -> bool:
-    """Return whether the value of an option may be the name of a Java class, with any package.
+    """Return whether the value of an option may be the name of a Java class in any package.
 
     A Python class may have such a name, too.
     """
@@ -980,7 +979,7 @@ def may_be_java_class(given: object) -> bool:
 
 
 def names_own_partitioner(given: object) -> bool:
-    """Return whether the value of partitioner.class names or is the user's own partitioner."""
+    """Return whether partitioner.class is the user's own partitioner, or the name of one."""
     if isinstance(given, str):
         return "." in given and given.strip().lower() not in PARTITIONERS
     return given is not None
@@ -1011,8 +1010,8 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    If acks or retries contradict idempotence, raise ConfigException if enable.idempotence is set,
-    and disable it otherwise. If too many requests may be in flight, always raise ConfigException.
+    Raise ConfigException if more requests may be in flight than idempotence allows. If acks or
+    retries contradict idempotence, disable it, or raise ConfigException if the user has enabled it.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -1145,8 +1144,8 @@ OFF_ONLY: Final[Mapping[str, str]] = {
 # Options of the Java producer that are rejected, and the reason.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "interceptor.classes": "interceptors see single rows: only KafkaProducer.send has them",
-    "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
+    "interceptor.classes": "only KafkaProducer.send calls interceptors, one row at a time",
+    "key.serializer": "only KafkaProducer.send uses serializers: keys here are bytes already",
     "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
@@ -1154,7 +1153,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "ssl.provider": "it applies only to the Java runtime",
     "ssl.secure.random.implementation": "it applies only to the Java runtime",
     "ssl.trustmanager.algorithm": "it applies only to the Java runtime",
-    "value.serializer": "values are the bytes of a column: only KafkaProducer.send has serializers",
+    "value.serializer": "only KafkaProducer.send uses serializers: values here are bytes already",
 }
 
 

@@ -51,9 +51,9 @@ _option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name"
 
 @contextmanager
 def name_options(name: Callable[[str], str]) -> Iterator[None]:
-    """Show options in error messages of this block with the names that `name` returns.
+    """Context manager: in the block, error messages use `name(option)` as an option's name.
 
-    It applies to this thread, and to the threads of producers that are created in the block.
+    This affects only the current thread, and the threads of producers created in the block.
     """
     before = _option_name.set(name)
     try:
@@ -63,9 +63,9 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `function`, in any thread, with this thread's option names.
+    """Return a function that calls `function` and that may run in another thread.
 
-    These are the names that `name_options` shows in error messages.
+    Its error messages then use the option names that `name_options` has set in this thread.
     """
     name = _option_name.get()
 
@@ -115,8 +115,8 @@ class KafkaException(Exception):
     """The base class of all exceptions of this package.
 
     row: the number of the row in the Arrow batch, None if the error is not about a row. place: a
-    description of the row, such as ``row 7 of task 2``. If there is a row, ``str`` of the exception
-    begins with this description, or, without `place`, with the number of the row.
+    description of the row, such as ``row 7 of task 2``. If `row` is set, ``str`` of the exception
+    begins with `place`, or with the number of the row if `place` is None.
     """
 
     def __init__(
@@ -198,9 +198,9 @@ class LostRows(NamedTuple):
 class TornCommitException(KafkaException):
     """A two-phase write is torn: brokers aborted some of its transactions, and rows are lost.
 
-    The brokers did so after the commit log recorded the decision to commit the write. owner: the
-    application and the topic that it writes to. written: the version or the micro-batch of the
-    write. committed: how many of its transactions were committed. lost: the lost rows, as far as
+    Before that, the decision to commit the write was recorded in the commit log. owner: the
+    application and its target topic. written: the version or the micro-batch of the write.
+    committed: the number of its transactions that were committed. lost: the lost rows, as far as
     they are known.
     """
 
@@ -288,10 +288,10 @@ class TimeoutException(RetriableException):
         trouble: str = "",
         api: str | None = None,
     ) -> Self:
-        """Return an exception with the last error in its message, and as its ``__cause__``.
+        """Return an exception with `last_error` in its message and as its ``__cause__``.
 
         last_error: the error of the last attempt within the time limit, None if there was none.
-        trouble: the errors of connections, in brackets.
+        trouble: the errors of connections, in brackets, to append to the message.
         """
         said = ""
         if last_error is not None:
@@ -530,10 +530,10 @@ class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 
     kind: the class of the exception that is raised for the code. advice: what users who write
-    records can do, with option names in braces, None if there is no advice. (For users who read
-    records, `consumer.list_offsets` contains the advice.) resource: the type of the resource to
-    which the brokers denied access, as kafka-acls.sh names it; None for other codes. operations:
-    the operations on this resource that a writer needs; () for other codes.
+    records can do, with option names in braces, or None. (For users who read records, see
+    `consumer.list_offsets`.) resource: for authorization errors, the type of the resource that the
+    client may not access, as kafka-acls.sh spells it; else None. operations: the operations on this
+    resource for which a writer needs permission; else ().
     """
 
     code: int
@@ -794,10 +794,10 @@ ERROR_CODES: Final = {row.code: row for row in _ROWS}
 
 
 def error_code(code: int) -> ErrorCode:
-    """Return the row of an error code.
+    """Return the `ErrorCode` object for an error code.
 
-    The row for an unknown code is not retriable, and its exception is UnknownServerException, as in
-    the Java client.
+    For an unknown code, the object is not retriable, and its exception is UnknownServerException,
+    as in the Java client.
     """
     known = ERROR_CODES.get(code)
     return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", UnknownServerException)
@@ -823,14 +823,14 @@ def advice(code: int, *, topic: str | None = None) -> str | None:
 
 
 def topic_advice(code: int, topic: str) -> str | None:
-    """Return what to do about a topic's error in a metadata response, None if nothing helps."""
+    """Return advice about a topic's error in a metadata response, None if there is no advice."""
     return advice(code, topic=topic)
 
 
 class Cause(NamedTuple):
     """An error that several parts (driver, task, producer, reader) raise with the same message.
 
-    kind: the class of the exception. sentence: the message, with {names} in place of its details.
+    kind: the class of the exception. sentence: the message, as a template with {names}.
     """
 
     kind: type[ApiException]
@@ -845,7 +845,7 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Return the exception; known: the values of the names in `sentence`, except the topic."""
+        """Return the exception; known: the value of each name in `sentence` except ``{topic}``."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 

@@ -43,7 +43,7 @@ class KafkaProducer(BaseProducer):
     ...     producer.flush()
     ...     print(future.result().offset)
 
-    configs: options of the Java producer by their Java names, as strings or values.
+    configs: options of the Java producer by their Java names; each value may be a string.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``. ``partitioner.class`` may also be one of
     these (see `batch_partitioner`). key_serializer, value_serializer: if given, the option for the
@@ -54,12 +54,12 @@ class KafkaProducer(BaseProducer):
     can be created. Before the error is raised, everything that was created is closed.
 
     The end of a ``with`` block closes the producer, even after an error. Records that were sent
-    before are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends
-    without `close`, delivery also takes at most 5 s, and the number of lost records is printed to
-    stderr. Several threads may append at the same time. Large Arrow batches are cut into slices,
-    and slices of different threads may alternate. A producer can be used only in the process that
-    created it, and not in a forked child. A signal handler must not call the producer, because the
-    interrupted call may hold a lock.
+    before the error are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a
+    program ends without `close`, delivery also takes at most 5 s, and the number of lost records is
+    printed to stderr. Several threads may append at the same time. Large Arrow batches are cut into
+    slices, and slices of different threads may alternate. A producer can be used only in the
+    process that created it, and not in a forked child. A signal handler must not call the producer,
+    because the interrupted call may hold a lock.
     """
 
     def __init__(
@@ -152,9 +152,10 @@ class KafkaProducer(BaseProducer):
 
         value, key: bytes, str or None, or the types that the serializers accept. partition: None to
         let the key or the partitioner determine it. timestamp_ms: milliseconds since 1970, None for
-        the current time. headers: pairs of str and bytes (or None). on_delivery: called in the I/O
-        thread with the RecordMetadata and the error (or None), in the order of the records of each
-        partition. Its exceptions are logged and dropped.
+        the current time. headers: pairs of a str and its value, which is bytes or None.
+        on_delivery: called in the I/O thread with the RecordMetadata and the error (or None). For
+        the records of one partition, the calls come in the order of the records. Exceptions of
+        on_delivery are logged and dropped.
 
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
         fails with an ApiException if this time passes, if a broker returns an error, if the topic
@@ -168,8 +169,8 @@ class KafkaProducer(BaseProducer):
         """Return the number of partitions of a topic.
 
         expected: if fewer partitions are known, the metadata is requested once more, because topics
-        may grow. Inside a callback, and with max.block.ms=0, the call does not wait for the
-        response, and returns the known number. Raise DataException for an invalid topic name, and
+        may grow. Inside a callback, or with max.block.ms=0, the call does not wait for the
+        response, but returns the known number. Raise DataException for an invalid topic name, and
         TimeoutException after max.block.ms. An error that prevents writes to the topic
         (InvalidTopicException, TopicAuthorizationException) is raised at once.
         """
@@ -211,7 +212,7 @@ class KafkaProducer(BaseProducer):
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver the appended rows, then commit the transaction. No rows are accepted meanwhile.
+        """Deliver the appended rows, then commit the transaction. During this, accept no rows.
 
         Raise the error of a row that was not delivered; the transaction can then only be aborted.
         """
@@ -221,12 +222,12 @@ class KafkaProducer(BaseProducer):
     def abort_transaction(self) -> None:
         """Abort the transaction, and drop the rows that were not sent yet.
 
-        Call it after an error of a transaction, to be able to begin the next transaction.
+        After an error in a transaction, call this before you begin the next transaction.
         """
         self._transactional_end("abort_transaction").abort()
 
     def _transactional_end(self, call: str) -> ProducerTransactions:
-        """Return the object for transactional calls; call: the method, which ends a transaction."""
+        """Return the object for transactional calls. call: the method, a commit or an abort."""
         transactions = self._transactional(call)
         self._feeder.check_not_in_partitioner()
         return transactions

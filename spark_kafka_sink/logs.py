@@ -23,10 +23,10 @@ _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=Fals
 
 @contextmanager
 def safe_logging() -> Iterator[None]:
-    """Ignore exceptions that a logging handler raises in this block.
+    """Context manager: ignore exceptions that logging handlers raise in the block.
 
-    A BaseException that is not an Exception, such as KeyboardInterrupt, is not ignored, except in a
-    thread that called `never_raise_from_logging`.
+    A BaseException that is not an Exception, such as KeyboardInterrupt, is ignored only in threads
+    that have called `never_raise_from_logging`.
     """
     try:
         yield
@@ -54,11 +54,11 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 def warn_once_now(
     logger: logging.Logger, message: str, subject: str, addresses: Iterable[str]
 ) -> None:
-    """Log a warning about servers, unless this process has already logged `subject` for each.
+    """Log a warning about servers, unless `subject` was logged for each of `addresses` before.
 
-    The number of warnings is limited. The warning is logged even inside `warnings_disabled`,
-    because the user must see it while the current call waits. If that call times out, no later call
-    would log the warning.
+    A process logs only a limited number of such warnings. The warning is logged even inside
+    `warnings_disabled`, because the user must see it while the current call waits. If that call
+    times out, no later call would log the warning.
     """
     new = {(subject, each) for each in addresses} - _warned_of
     if new and len(_warned_of) < _MOST_WARNED_OF:
@@ -72,7 +72,7 @@ _MOST_WARNED_OF: Final = 100
 
 @contextmanager
 def warnings_disabled() -> Iterator[None]:
-    """Disable `warn_once` in this block. Warnings in the block do not count as logged."""
+    """Context manager: `warn_once` logs nothing in the block. It may log the warning later."""
     before = _warnings_disabled.set(True)
     try:
         yield
@@ -100,7 +100,7 @@ _LONGEST_SHOWN: Final = 256
 
 
 def may_be_key(value: str) -> bool:
-    """Return whether a value may be a private key or a token that was set as the wrong option."""
+    """Return whether an option's value may be a private key or a token, set there by mistake."""
     lines = value.strip().splitlines()
     return "-----BEGIN" in value or len(lines) > 1 or len(value) > _LONGEST_SHOWN
 
@@ -119,7 +119,7 @@ def unless_key(value: str) -> str:
 
 
 def masked(value: str) -> str:
-    """Return a value with ``***`` for the text before its last ``@``, except a URL's scheme."""
+    """Replace the text before the last ``@`` of a value by ``***``, but keep a URL's scheme."""
     found = _CREDENTIALS.match(value)
     return value if found is None else f"{found[1] or ''}***@{value[found.end() :]}"
 

@@ -35,7 +35,8 @@ _FOLD_EVERY_S: Final = 1.0
 class MetricName:
     """The name of a metric. Two names are equal if name, group and tags are equal.
 
-    tags: client-id, and for a metric of one topic or node also topic or node-id.
+    tags: always `client-id`. Metrics of one topic also have `topic`, and metrics of one node also
+    have `node-id`.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Sensor:
     def record(
         self, value: float, now: float, count: int = 1, largest: float | None = None
     ) -> None:
-        """Record a value in the windows at once, or the sum of several values.
+        """Put one value, or the sum of several values, into the windows immediately.
 
         value: the value, or the sum of `count` values. largest: the largest of these values, None
         for a single value.
@@ -150,24 +151,24 @@ class Sensor:
         return max((window.largest for window in self._live(now)), default=_NAN)
 
     def rate(self, now: float) -> float:
-        """Return the sum of the values in the windows per second (Rate of a WindowedSum)."""
+        """Return the sum of the values per second, over all windows (Rate of a WindowedSum)."""
         windows = self._live(now)
         return sum(window.sum for window in windows) / self._elapsed_s(windows, now)
 
     def ratio(self, now: float) -> float:
-        """Return the fraction of time that the values add up to (Rate in nanoseconds).
+        """Return the sum of durations as a fraction of the elapsed time (Rate in nanoseconds).
 
-        The values must be durations in nanoseconds.
+        The values of the sensor must be durations in nanoseconds.
         """
         return self.rate(now) / 1e9
 
     def count_rate(self, now: float) -> float:
-        """Return the number of values in the windows per second (Rate of a WindowedCount)."""
+        """Return the number of values per second, over all windows (Rate of a WindowedCount)."""
         windows = self._live(now)
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Return the windows that have not expired; the age of each counts from its last value."""
+        """Return the windows that have not expired. A window is as old as its last value."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
@@ -176,8 +177,8 @@ class Sensor:
     def _elapsed_s(self, windows: list[_Window], now: float) -> float:
         """Return the time that the windows cover, in seconds (Rate.windowSize).
 
-        It is at least the length of all configured windows but one. Otherwise, the rate of a new
-        sensor would be too high.
+        The result is at least (metrics.num.samples - 1) * metrics.sample.window.ms. Otherwise, the
+        rate of a new sensor would be too high.
         """
         elapsed = now - min((window.start for window in windows), default=now)
         window_s = self._metrics.window_s
@@ -271,8 +272,8 @@ class Metrics:
         """Move the values that were added to sensors into the windows, at most once a second.
 
         The thread that adds values must call this after every wait, before it adds more values.
-        Values that were added before a wait count for the second in which the wait began, however
-        long it was.
+        Each value counts for the time of the last move before it was added. So a long wait does not
+        make the values from before the wait look new.
         """
         if now - self.added_since >= _FOLD_EVERY_S:
             for sensor in self._sensors:

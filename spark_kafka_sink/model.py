@@ -91,9 +91,9 @@ class DelegationToken:
     """A delegation token (KIP-48). Until it expires, its id and HMAC authenticate clients (SCRAM).
 
     hmac: the HMAC in base64, which is the password for SCRAM. owner: the principal whose
-    permissions the token has, such as ``User:alice``. Times are milliseconds since 1970:
-    issue_timestamp_ms: when the token was created. expiry_timestamp_ms: when it expires if it is
-    not renewed. max_timestamp_ms: the time beyond which it cannot be renewed.
+    permissions the token has, such as ``User:alice``. issue_timestamp_ms: when the token was
+    created. expiry_timestamp_ms: when it expires if it is not renewed. max_timestamp_ms: the latest
+    time to which it can be renewed. All three are milliseconds since 1970.
     """
 
     token_id: str
@@ -240,9 +240,9 @@ def checked_list(what: str, things: object, expected: str) -> list[object]:
 
 
 def as_int(number: object) -> int | None:
-    """Return an integer, which may be a numpy integer, as an int; None for a bool or anything else.
+    """Return a Python or numpy integer as an int. Return None for a bool and for anything else.
 
-    This is for arguments, for which True and False are mistakes.
+    A bool counts as no integer, because True or False as an argument is a mistake.
     """
     if type(number) is int:
         return number
@@ -255,10 +255,10 @@ def as_int(number: object) -> int | None:
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
-    """Return an integer, which may be a numpy integer, as an int.
+    """Return a Python or numpy integer as an int.
 
-    Raise IllegalArgumentException if it is not an integer, or is a bool, or is less than `smallest`
-    or greater than `largest`.
+    Raise IllegalArgumentException for a bool or another object, and for an integer below `smallest`
+    or above `largest`.
     """
     value = as_int(number)
     if value is not None and smallest <= value <= largest:
@@ -431,8 +431,9 @@ class AppendFailure(NamedTuple):
     """Rows of one append that failed because of the same error.
 
     rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
-    indexes of the rows that made the brokers reject their batch. If the brokers did not return
-    them, it is the row of a batch with one row, and None for larger batches.
+    indexes of the rows because of which brokers rejected the batch. If the brokers did not say
+    which rows these are, `culprits` is the row of a batch with one row, and None for larger
+    batches.
     """
 
     rows: npt.NDArray[np.int64]

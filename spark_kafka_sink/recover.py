@@ -105,13 +105,13 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         metavar="FILE",
         type=Path,
-        help="a properties file of a Kafka client, with how to log in and bootstrap.servers, "
-        "which --bootstrap overrides",
+        help="a properties file of a Kafka client, with the login settings and "
+        "bootstrap.servers (--bootstrap overrides the latter)",
     )
     made.add_argument("--app-id", metavar="APPID", help="only jobs with this txnAppId")
     made.add_argument(
         "--topic",
-        help=f"only what writes to this topic; {ANY_TOPIC} for jobs with a topic column",
+        help=f"only jobs that write to this topic; {ANY_TOPIC} for jobs with a topic column",
     )
     made.add_argument(
         "--txn-id-prefix",
@@ -234,7 +234,7 @@ class _Command:
         return self._client.now() + self._asked.config.max_block_ms / 1000
 
     def owners(self) -> list[FoundOwner]:
-        """Return the owners that the command line selects. Raise KafkaException if that fails."""
+        """Find the owners that the command line selects. Raise KafkaException if this fails."""
         asked = self._asked
         begun = recovery.begin_survey(asked.prefix, deadline=self._deadline())
         outcome = self._client.run(begun, recovery.step_survey).outcome
@@ -301,7 +301,7 @@ class _Command:
         return outcome
 
     def abort(self, found: FoundOwner) -> int:
-        """End the open transactions of an owner, as the owner's next run would."""
+        """End the open transactions of an owner in the way in which its next run would end them."""
         _print_owner(found)
         return self._plan(
             found, "aborted: the owner has no open transactions any more", accepts_torn=False

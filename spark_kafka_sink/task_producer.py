@@ -96,9 +96,9 @@ class TaskProducer(BaseProducer):
         """Join a transaction of another process. Rows that are appended later are part of it.
 
         transaction_version: the cluster's finalized level of the feature transaction.version.
-        adds_partitions: with transaction.version 1, whether this producer must add the partitions
-        to the transaction; False if they were added already. withholds: whether to buffer all
-        batches until `flush`, or until memory is short.
+        adds_partitions: whether this producer must add the partitions to the transaction; False if
+        they were added already. With transaction.version 2, this is ignored. withholds: whether to
+        send no batches before `flush`, unless memory is short.
 
         If rows were appended before, call `flush` first. Raise IllegalStateException if rows are
         not flushed, if the producer is already in a transaction, or if acks is not ``all``. If any

@@ -85,7 +85,10 @@ class AdminRequests:
         self._client.close()
 
     def metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Request metadata until a broker responds, and then use the brokers in its response."""
+        """Request the metadata of topics until a broker responds, and return it.
+
+        Later requests go to the brokers in the response.
+        """
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
@@ -115,9 +118,10 @@ class AdminRequests:
     def until_answered(self, request: Request, answer: Callable[[RequestFuture], _T | None]) -> _T:
         """Send a request to any broker, and repeat it until `answer` returns a result.
 
-        answer: takes the completed request, and returns the result, or None to send the request
-        again. The request is also sent again after a retriable error of the request or of `answer`.
-        Other errors are raised at once. Raise TimeoutException after max.block.ms.
+        answer: a function that takes the completed request. It returns the result, or None if the
+        request must be sent again. The request is also sent again if it fails with a retriable
+        error, or if `answer` raises one. Other errors are raised at once. Raise TimeoutException
+        after max.block.ms.
         """
         attempts, refusal = 0, None
         while True:
@@ -177,7 +181,7 @@ class AdminRequests:
         return str(Option("max.block.ms", self._config.max_block_ms))
 
     def trouble(self) -> str:
-        """Return connection errors in brackets, for error messages; an empty string if none."""
+        """Return connection errors in brackets, for error messages; empty if there are none."""
         trouble = self._client.last_errors()
         return f" ({trouble})" if trouble else ""
 

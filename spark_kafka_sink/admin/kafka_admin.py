@@ -1,4 +1,4 @@
-"""KafkaAdmin: the public class; it checks arguments, and rejects calls of a second thread.
+"""KafkaAdmin: the public class; it checks arguments, and rejects concurrent calls.
 
 All work is done in the caller's thread. Each KafkaAdmin has its own connections (see
 `admin_requests`).
@@ -36,11 +36,12 @@ class KafkaAdmin:
     """Describes and creates topics of one cluster; a context manager.
 
     has_headers: whether the rows to write have headers; None if nothing will be written. If it is
-    not None, `topics` and `existing_topics` raise an error if the broker lacks a feature that the
-    rows or the configuration need, such as headers. No topic is created then. brokers: brokers of
-    the cluster that a different client has found. They are used instead of bootstrap.servers,
-    unless they cannot be reached. identity: the result of `login_identity` for the configuration;
-    if it is set, logging in as a different principal fails.
+    set, `topics` and `existing_topics` check the features of the broker. If the rows or the
+    configuration need a feature that the broker lacks, such as headers, these methods raise an
+    error and create no topic. brokers: brokers of the cluster that a different client has found.
+    They are used instead of bootstrap.servers, unless they cannot be reached. identity: the result
+    of `login_identity` for the configuration; if it is set, logging in as a different principal
+    fails.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while another thread's call is running. In a forked child, every call
@@ -95,11 +96,11 @@ class KafkaAdmin:
         """Wait until all the topics exist, and return their descriptions.
 
         If `names` is empty, only wait until a broker responds. new: the properties with which to
-        create missing topics; None to wait until another client creates them. The metadata request
-        itself creates no topics on brokers since 0.11, even if auto.create.topics.enable is set. If
-        another client creates a topic meanwhile, that topic is used, even if its properties differ
-        from `new`. Raise TimeoutException after max.block.ms, and the brokers' errors about a topic
-        or its creation.
+        create missing topics; None to wait until another client creates them. With brokers of Kafka
+        0.11 and newer, the metadata request itself creates no topics, even if
+        auto.create.topics.enable is set. If another client creates a topic meanwhile, that topic is
+        used, even if its properties differ from `new`. Raise TimeoutException after max.block.ms.
+        Raise the error of a broker that rejects a topic or its creation.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -113,8 +114,8 @@ class KafkaAdmin:
     def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the topics that exist, as one broker knows them now.
 
-        Topics for which the broker returns an error are omitted. For example, a topic does not
-        exist, or this client has no DESCRIBE permission for it. No topic is created. Raise
+        A topic for which the broker returns an error is omitted, for example if the topic does not
+        exist or if this client has no DESCRIBE permission for it. No topic is created. Raise
         TimeoutException if no broker answers within max.block.ms.
         """
         for name in checked_list("names", names, "names of topics"):
@@ -159,9 +160,9 @@ class KafkaAdmin:
         """Raise the brokers' error if the brokers reject topics with these properties.
 
         Call it after `topics`. It sends one CreateTopics request for a topic name that does not
-        exist, with validate_only, so that nothing is created. Other errors are ignored, because
-        they are reported when a topic is created. Examples are retriable errors, and errors about
-        the name (permissions, policies).
+        exist, with validate_only, so that nothing is created. Errors that are not about the
+        properties are ignored here, because they are reported when a topic is created. Examples are
+        retriable errors, and errors about the topic name (permissions, policies).
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)

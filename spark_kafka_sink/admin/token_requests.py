@@ -100,7 +100,10 @@ def _token(
     expiry_timestamp_ms: int,
     max_timestamp_ms: int,
 ) -> DelegationToken:
-    """Return the token in a response; the times are passed, because their field names differ."""
+    """Return the token in a response.
+
+    The caller passes the times, because their fields are named differently in the two responses.
+    """
     return DelegationToken(
         token_id=answer.token_id,
         hmac=Secret(base64.b64encode(answer.hmac).decode()),

@@ -80,7 +80,7 @@ class NewTopic:
 
     @property
     def options(self) -> dict[str, str]:
-        """The properties that are set, with the names of the Spark sink's options."""
+        """The properties that are set, as options of the Spark sink: values by option name."""
         counts = {"topic.partitions": self.partitions, "topic.replication": self.replication}
         given = {name: str(count) for name, count in counts.items() if count is not None}
         return given | {f"topic.config.{name}": value for name, value in self.configs}

@@ -89,7 +89,8 @@ class TopicRequests:
     ) -> ApiException | None:
         """Add to `found` the descriptions of the topics that exist.
 
-        Return the last retriable error about a topic; None if there is none. Raise other errors.
+        Return the last retriable error about a topic; None if there is none. Raise errors that are
+        not retriable.
         """
         last_error = None
         for answer in self._requests.metadata(names):
@@ -145,8 +146,8 @@ class TopicRequests:
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
         """Send one CreateTopics request to the controller.
 
-        Return the last retriable error of the request or in its response; None if there is none.
-        Raise other errors.
+        If the request fails with a retriable error, or its response contains one, return the last
+        of these errors; otherwise, return None. Raise errors that are not retriable.
         """
         request = CreateTopicsRequest(
             topics=[new.named(name) for name in names], timeout_ms=self._request_timeout_ms

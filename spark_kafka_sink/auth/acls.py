@@ -1,7 +1,7 @@
 """Acls: the kafka-acls.sh command that grants a client the access that the brokers denied.
 
-The command needs the client's principal. If the configuration does not contain it, a note after the
-command describes it.
+The command needs the client's principal. If the configuration does not contain it, the command has
+a placeholder. A note after the command then says which principal to insert.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Acls:
     ) -> str | None:
         """Return the kafka-acls.sh command that grants the access that an error code denied.
 
-        If AWS IAM controls the access, return a hint at its policies instead. Return None if the
+        If AWS IAM controls the access, return a hint about IAM policies instead. Return None if the
         error code does not mean that access was denied. name: the name of the topic, group or
         transactional id. operations: None for the operations that a writer needs. is_prefix:
         whether to grant access to all names that begin with `name`.
@@ -91,7 +91,7 @@ class Acls:
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return advice for a writer about an error code of a topic, or None if there is none."""
+        """Return advice for a writer that got an error code for a topic, or None for no advice."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
 
 

@@ -61,12 +61,12 @@ class AwsOptions:
 
     @property
     def is_of_environment(self) -> bool:
-        """Whether keys in the environment of the process may be used."""
+        """Whether environment variables may set the access keys: no profile and no role is set."""
         return self.profile is None and self.role is None
 
     @property
     def user(self) -> tuple[str | None, ...]:
-        """The options that identify the user, not the credentials."""
+        """The options that identify the user. They contain no secret keys."""
         return self.profile, self.role, self.session_name
 
 
@@ -89,7 +89,7 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
     """Return the options of a JAAS entry.
 
     As in Java, the options about a role have no effect without awsRoleArn. Raise ConfigException
-    for an unknown option, or if only a part of the role's keys is set.
+    for an unknown option, or if the keys that assume the role are incomplete.
     """
     for name in jaas:
         if name not in _OPTIONS and name not in _ROLE_KEYS and name not in _NO_EFFECT:
@@ -142,8 +142,8 @@ def msk_token(
 ) -> OAuthBearerToken:
     """Return a token that is valid from `now` on. now: in seconds since 1970.
 
-    If the credentials expire before the signature, the token gets their expiry time, because
-    brokers end the session at that time.
+    The token expires when its signature expires. If the credentials expire earlier, the token
+    expires at that time, because brokers then end the session.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"

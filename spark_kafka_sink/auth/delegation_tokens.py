@@ -57,12 +57,16 @@ class TokenLife:
 
     @classmethod
     def created(cls, token: DelegationToken, now_ms: int) -> Self:
-        """Return the TokenLife of a new token. The token's own times are by the brokers' clock."""
+        """Return the TokenLife of a token that was created just now.
+
+        The times in `token` are by the brokers' clock. The difference between the two clocks is
+        taken to be `now_ms` minus the token's issue time.
+        """
         return cls.known(token, now_ms, now_ms - token.issue_timestamp_ms)
 
     @classmethod
     def known(cls, token: DelegationToken, renewed_ms: int, ahead_ms: int) -> Self:
-        """Return the TokenLife of a token. The token's own times are by the brokers' clock.
+        """Return the TokenLife of a token whose times are by the brokers' clock.
 
         ahead_ms: how far this machine's clock is ahead of the brokers' clock.
         """
@@ -163,13 +167,13 @@ def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
     if now_ms >= token.expiry_timestamp_ms:
         return (
             f"the token expired at {_utc(token.expiry_timestamp_ms)} unless the driver renewed "
-            "it; while tasks run, the driver renews tokens only in a classic session, for "
-            "write_batch and after register(spark): call it there; otherwise raise "
+            "it; while tasks run, the driver renews tokens only in a classic session, and only for "
+            "write_batch or after register(spark): use one of these, or raise "
             f"{_EXPIRY} of the brokers, or let tasks take less time"
         )
     return (
-        f"the token should be valid until {_utc(token.expiry_timestamp_ms)} at least: somebody may "
-        "have expired it before, or this broker has a different delegation.token.secret.key"
+        f"the token should be valid until at least {_utc(token.expiry_timestamp_ms)}: somebody may "
+        "have expired it, or this broker has a different delegation.token.secret.key"
     )
 
 

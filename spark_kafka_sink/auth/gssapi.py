@@ -28,10 +28,10 @@ class KerberosOptions:
 
     service: the first part of the brokers' principals. principal: the client's principal, or None
     for the principal of the ticket cache. keytab: the file with the key of `principal`, or None if
-    tickets exist already. keytab_name: the keytab in error messages. cache: the ticket cache with
-    the existing tickets, or None for the process's default cache. shown: replacements for error
-    messages, as pairs. If a principal or a service contains references (``${…}``), a pair contains
-    its resolved value and the text to show instead.
+    tickets exist already. keytab_name: the name of the keytab in error messages. cache: the ticket
+    cache with the existing tickets, or None for the process's default cache. shown: pairs of a
+    resolved value and the text that error messages show instead of it. There is a pair for each
+    principal or service that contains references (``${…}``).
     """
 
     service: str
@@ -156,7 +156,7 @@ class KerberosContext(Protocol):
 class GssapiExchange:
     """One GSSAPI login: the Kerberos tokens, then the security layers that the broker offers.
 
-    The client chooses no security layer. first_token: the first token of the context.
+    The client chooses to use no security layer. first_token: the first token of the context.
     """
 
     mechanism: Final = GSSAPI

@@ -74,7 +74,7 @@ class JaasEntry:
     def has_token(self, mechanism: str) -> bool:
         """Return whether the login uses a delegation token (ScramLoginModule).
 
-        Only SCRAM has such logins; other login modules ignore the option tokenauth.
+        Only SCRAM has such logins; other login modules ignore the option `tokenauth`.
         """
         is_scram = self.simple_name == SCRAM_LOGIN_MODULE and mechanism != PLAIN
         return is_scram and self.options.get("tokenauth", "").lower() == "true"

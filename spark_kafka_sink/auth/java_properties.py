@@ -18,7 +18,7 @@ def properties(text: str) -> dict[str, str]:
     """Return the properties in a text.
 
     If a name occurs several times, its last value wins. A property with an empty name is dropped.
-    Raise ValueError, which does not show the text, for an invalid escape.
+    Raise ValueError for an invalid escape. Its message does not show the text.
     """
     found = {}
     for line in _logical_lines(text):

@@ -40,7 +40,7 @@ class SaslExchange(Protocol):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The secrets of the login, which a broker's error text must not show."""
+        """The secrets of the login. If a broker's error text contains one, messages mask it."""
 
     @property
     def is_complete(self) -> bool:

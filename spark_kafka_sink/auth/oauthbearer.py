@@ -163,8 +163,8 @@ def ends_with_token(token: OAuthBearerToken, begun_at: float, lifetime_s: float)
     """Return whether a session ends when its token expires.
 
     If not, `connections.max.reauth.ms` of the broker ends the session earlier. begun_at: the time
-    at which the login began. lifetime_s: the lifetime of the session that the broker returned. It
-    is a little shorter than the life of the token, because the login takes time.
+    at which the login began. lifetime_s: the session lifetime that the broker returned. It is a
+    little shorter than the life of the token, because the login takes time.
     """
     if token.expires_at is None or token.expires_at <= begun_at:
         return False
@@ -201,7 +201,7 @@ class OAuthBearerExchange:
         return "".join(each + _SEPARATOR for each in ("n,,", *fields, "")).encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return None if the broker accepted the token, else the acknowledgement to send."""
+        """Return None if the broker accepted the token, else the response to its rejection."""
         if self.is_complete or self._refusal is not None:
             if self._refusal is None:
                 raise self._failed(

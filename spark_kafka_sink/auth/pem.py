@@ -1,9 +1,9 @@
 """Detect the format of key and certificate stores, and parse PEM.
 
-PEM blocks are parsed as in the Java client (DefaultSslEngineFactory): white space is allowed inside
-blocks, and any text between them. So PEM on a single line is valid, as in properties files and
-environment variables. OpenSSL requires line breaks; `PemBlock.text` contains them. Keys may also be
-in PKCS#1 or SEC1, which Java does not accept.
+PEM blocks are parsed as in the Java client (DefaultSslEngineFactory): white space may occur inside
+blocks, and any text between blocks. So PEM on a single line, for example in a properties file or an
+environment variable, is valid. OpenSSL requires line breaks; `PemBlock.text` contains them. Keys
+may also be in PKCS#1 or SEC1, which Java does not accept.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
 value in a properties file, ``directory`` the content of a file. The option `config.providers` can
-define them under more names, and restrict what these may read. The value of a reference is not
-resolved again. A reference with an unknown provider is left unchanged, because a password may look
-like one. Kafka calls a reference a config provider variable.
+define more names for these providers, and restrict what a provider with such a name may read. If
+the value of a reference contains a reference, the inner one is not resolved. Text that looks like a
+reference with an unknown provider is left unchanged, because it may be a part of a password. Kafka
+calls a reference a config provider variable.
 
-A user who sets options on a shared driver could have the driver's secrets sent to a server of their
-own. The process can therefore restrict what may be read. The following environment variables do so,
-and no option overrides them:
+With references, a user who sets options on a shared driver could send the driver's secrets to their
+own server. Environment variables of the process can therefore restrict what may be read. No option
+overrides them:
 
 - ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
 - ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths, besides the
@@ -88,7 +89,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What this process may read; None for no restriction.
+    """What this process may read. A limit that is None restricts nothing.
 
     process: the name of the process in error messages, for example "the driver" or "this executor".
     """
@@ -149,7 +150,9 @@ class ProcessLimits:
         return real_path
 
     def check_url(self, url: str, description: str) -> None:
-        """Raise ConfigException if tokens may not be fetched from, or signed for, a URL.
+        """Raise ConfigException if this process may not use a URL.
+
+        The process uses a URL to fetch tokens from it, or (AWS_MSK_IAM) to sign it as a token.
 
         description: the URL in error messages.
         """
@@ -159,7 +162,11 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider that `config.providers` names; paths and variables: None for no restriction."""
+    """One provider of values.
+
+    paths, variables: the paths and the environment variables that it may read; None for no
+    restriction.
+    """
 
     kind: str
     paths: tuple[str, ...] | None = None
@@ -228,7 +235,7 @@ class References:
         self._files = files
 
     def within(self, text: str) -> list[Reference]:
-        """Return the references (``${…}``) with known providers in a value."""
+        """Return the references (``${…}``) in a value, except those with an unknown provider."""
         found = (Reference.of(text[begin:end]) for begin, end in written_references(text))
         return [each for each in found if each.provider in self._providers]
 

@@ -56,7 +56,7 @@ KeyFunction: TypeAlias = Callable[[str, str, str, bytes, int], ScramKeys]
 
 
 def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
-    """Return the keys derived from a password; `user` is not used."""
+    """Return the keys derived from a password. `user` has no effect on the keys."""
     del user
     name = _HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)

@@ -32,7 +32,10 @@ def by_secret(scope: str | None) -> dict[str, str]:
 
 
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
-    """Return the Authorization header. encode: applied to id and secret, or None."""
+    """Return the Authorization header of a client.
+
+    encode: a function that is applied to id and secret before they are joined, or None.
+    """
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
     return f"{_BASIC} {base64.b64encode(':'.join(pair).encode()).decode()}"
 

@@ -6,15 +6,15 @@
        ^                                            │
        └──────── the token has expired ─────────────┘
 
-In NOTHING, clients wait for a token. In SERVING, clients get the current token. When its refresh
-window begins, the next token is fetched, and replaces it. A fetch that fails is retried after a
-back-off. The old token is used until it expires.
+In NOTHING, clients wait for a token. In SERVING, clients get the current token. When the refresh
+window of this token begins, the next token is fetched and replaces it. A fetch that fails is
+retried after a back-off. The old token is used until it expires.
 
 The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
 rejected token is still used until it is replaced, because the cause may be that broker's clock or
-keys. In that case, the broker also rejects the next tokens. So the fetches become rarer until a
-broker accepts a token. If all clients close before that, the rejected token is not reused. A new
-token is fetched for the next client.
+keys. With such a cause, the broker also rejects the next tokens. So the fetches become rarer until
+a broker accepts a token. If all clients close before a token is accepted, the rejected token is not
+reused. A new token is fetched for the next client.
 
 If a retry would probably fail in the same way, the failure is raised to the clients that wait for a
 token. The fetch is still retried after the longest back-off, because the cause may be fixed by
@@ -142,8 +142,8 @@ class TokenRenewal:
         """Prepare for a new client: the user may have fixed the cause of an earlier failure.
 
         After a final failure (`is_final`), the next fetch is due now. After any other failure, the
-        back-off continues. is_first: whether there are no other clients. If so, the token is
-        dropped if brokers rejected it or the token before it.
+        back-off continues. is_first: whether there are no other clients. For such a first client,
+        drop the token if brokers have rejected it or the token before it.
         """
         if self.failure is not None and self.failure.is_final:
             self.failure, self.fetch_at = None, 0.0

@@ -9,7 +9,7 @@ A slice is appended in these steps:
 
 1. reserve memory, and get the `TopicLoad` of each topic (how many bytes wait for its partitions);
 2. choose a partition for each row;
-3. hold the open batches of these partitions, so that no thread changes or sends them;
+3. hold the open batches of these partitions, so that no other thread changes or sends them;
 4. encode the rows, with offset deltas that continue those of the open batches;
 5. add the encoded rows to the batches;
 6. compress the batches that became full.
@@ -72,8 +72,8 @@ MANY_PARTITIONS: Final = 250
 def slice_bytes(partitions: int) -> int:
     """Return the target size of a slice in bytes.
 
-    Each partition of a slice costs time, so more partitions need larger slices. partitions: the
-    total number of partitions of the topics of the rows; 0 if it is unknown.
+    Each partition in a slice costs time. So if there are many partitions, slices are larger.
+    partitions: the number of partitions, summed over the topics of the rows; 0 if it is unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -101,7 +101,7 @@ class RowOwner(SpanOwner, Protocol):
     """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order of the rows after the sort by partition.
+        """Store the order that the rows have after they were sorted by partition.
 
         `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
         sent.
@@ -124,7 +124,7 @@ class Slice:
 
     @property
     def to_spread(self) -> dict[str, TopicMetadata]:
-        """The topics in which at least one row may go to any partition."""
+        """The topics that have at least one row that may go to any partition."""
         return topics_to_spread(self.rows, self.topics, self.hashes)
 
 
@@ -163,8 +163,8 @@ class SliceAppender:
         """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
         loads: the `TopicLoad` of each topic in ``each.to_spread``. check: called with the lock of
-        the producer; raises if rows may not be appended now. created_at: when the rows began to
-        wait; None for now. owner: notified about each row's result.
+        the producer; raises if rows must not be appended now. created_at: when the rows began to
+        wait; None means now. owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -183,7 +183,7 @@ class SliceAppender:
             raise
 
     def pack(self, pending: PendingAppend) -> None:
-        """Compress the batches that an append has filled, without holding the lock meanwhile."""
+        """Compress the batches that an append has filled. The lock is not held during this."""
         if pending.full:
             for batch in pending.full:
                 batch.pack()
@@ -208,11 +208,11 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order of the rows after the sort by partition; see `RowOwner`."""
+        """Store the order of the rows, sorted by partition; see `RowOwner`."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """Report the rows of a span if its batch failed; called by the I/O thread."""
+        """If the batch has failed, report its rows in `span`; called by the I/O thread."""
         if batch.error is None:
             return
         rows = self._rows[span.first_row : span.first_row + span.records]
@@ -399,11 +399,11 @@ class ColumnProducer:
             raise
 
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
-        """Move the transaction to ABORTABLE_ERROR, because `append` failed after some of the rows.
+        """Move the transaction to ABORTABLE_ERROR, because `append` has failed half-way.
 
-        This is done once for a call of `append`, because later, the next transaction may be open.
-        said: the message of the error. The I/O thread passes no message, because the class of the
-        error may be the user's, and its code must not run while the I/O thread holds the lock.
+        This is done only once per call of `append`, because later, the next transaction may be
+        open. said: the message of the error. The I/O thread omits it. Reading it may run the user's
+        code (a method of the error), which must not run while this thread holds the lock.
         """
         error = progress.failure
         if error is None or progress.has_spoiled:
@@ -419,7 +419,7 @@ class ColumnProducer:
         progress.has_spoiled = True
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Raise RecordTooLargeException for rows over the limit of requests, memory or a topic."""
+        """Raise RecordTooLargeException for rows too large for a request, the memory or a topic."""
         if self.limits.fit(int(sizes.max(initial=0))):
             return
         try:
@@ -472,10 +472,10 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the creation time for batches with rows that have waited; None for now.
+        """Return the creation time of batches whose rows have waited already; None means now.
 
-        It is `lingers_since`, but at most linger.ms ago, because delivery.timeout.ms begins at this
-        time, and a longer wait must not use it up.
+        It is `lingers_since`, or linger.ms ago if that is later. delivery.timeout.ms begins at this
+        time, so only this much of the wait counts towards delivery.timeout.ms.
         """
         if lingers_since is None:
             return None
@@ -486,8 +486,8 @@ class _Progress:
     """How many rows of an `append` call are in record batches.
 
     rows: the number of rows of the call; what: ``batch`` or ``table``; failure: the error with
-    which the call failed after some rows; has_spoiled: whether the transaction was moved to
-    ABORTABLE_ERROR.
+    which the call failed after some rows were appended; has_spoiled: whether the transaction was
+    moved to ABORTABLE_ERROR.
     """
 
     __slots__ = ("appended", "failure", "has_spoiled", "rows", "what")

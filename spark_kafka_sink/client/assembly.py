@@ -129,8 +129,8 @@ def assemble(
 def _rack(config: ProducerConfig) -> str | None:
     """Return the rack that the built-in partitioner prefers; None if it prefers no rack.
 
-    Raise ConfigException if client.rack contains a reference that cannot be resolved in this
-    process, or if the resolved rack is empty.
+    Raise ConfigException if client.rack contains a reference (``${…}``) that cannot be resolved in
+    this process, or if the resolved rack is empty.
     """
     if config.partitioner_class is not None or not config.partitioner_rack_aware:
         return None

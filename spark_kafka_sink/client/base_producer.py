@@ -163,12 +163,12 @@ class BaseProducer:
 
     @property
     def _has_unseen_commit(self) -> bool:
-        """Whether a commit timed out or was interrupted, and no call has shown its result yet."""
+        """Whether a commit timed out or was interrupted, and no later call has shown its result."""
         return False
 
     @property
     def _outcome(self) -> str:
-        """The outcome of the latest transaction; an empty string without transactions."""
+        """The outcome of the latest transaction; an empty string if there are no transactions."""
         return ""
 
     def _end_transaction(self, timeout: float | None) -> None:
@@ -200,7 +200,7 @@ class BaseProducer:
         self._log_lost(kind)
 
     def _close_after(self, kind: type[BaseException], longest_s: float = math.inf) -> None:
-        """Close after Ctrl-C within 5 s, and log lost records; a second Ctrl-C ends the wait."""
+        """After Ctrl-C, close within 5 s and log lost records; a second Ctrl-C ends the wait."""
         try:
             self._close_within(unclosed.AT_EXIT_S, longest_s)
         except KafkaException as failure:
@@ -246,8 +246,8 @@ class BaseProducer:
         partitioner. lingers_since: the time (of `time.monotonic`) at which the rows began to wait;
         this wait counts towards linger.ms.
 
-        Raise DataException or RecordTooLargeException for rows that cannot be sent; no row of the
-        Arrow batch is sent then. Raise TimeoutException or BufferExhaustedException after
+        Raise DataException or RecordTooLargeException for rows that cannot be sent. In this case,
+        no row of the Arrow batch is sent. Raise TimeoutException or BufferExhaustedException after
         max.block.ms, and the error of an earlier failed delivery. An Arrow batch of at least 12 MiB
         (24 MiB with 250 or more partitions), or of more than a quarter of buffer.memory, is
         appended in slices. Each slice may wait up to max.block.ms for memory.
@@ -266,14 +266,16 @@ class BaseProducer:
         )
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows with neither partition nor key evenly from now on, even if they are few.
+        """From now on, spread rows evenly over the partitions, even if there are few rows.
 
-        This is for a job with several producers. The producer sends rows to all partitions of a
-        topic before it returns to a partition. It sends few bytes to each partition at first,
-        unless the topic has more than 100 partitions. start: the index of the partition that gets
-        rows first, among a topic's available partitions; use a different index for each producer.
-        Without this call, the producer spreads rows as the Java client does. If partitioner.class
-        names a partitioner of the Java client, that partitioner stays in use.
+        This applies to rows that have neither partition nor key.
+
+        The method is for a job with several producers. The producer sends rows to all partitions of
+        a topic before it returns to a partition. At first, it sends few bytes to each partition,
+        unless the topic has more than 100 partitions. start: which of a topic's available
+        partitions gets rows first (an index). Use a different index for each producer. Without this
+        call, the producer spreads rows as the Java client does. If partitioner.class names a
+        partitioner of the Java client, that partitioner stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -288,14 +290,14 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all earlier records are acknowledged or have failed and callbacks have run.
+        """Wait until all earlier records are acknowledged or have failed, and callbacks have run.
 
         timeout: seconds; None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise the first delivery error that no call has
-        raised yet, of rows that were passed to `append` without `on_failure`. Later delivery errors
-        up to this call are not raised. If there is no such error, raise the error of the producer
-        if the producer has failed. It is no error if another thread closes the producer during the
-        wait.
+        if the timeout passes first. After the wait, raise the first delivery error since a call
+        last raised one. Only rows that were passed to `append` without `on_failure` count. Further
+        delivery errors until now are never raised. If there is no such error, raise the error of
+        the producer if the producer has failed. It is no error if another thread closes the
+        producer during the wait.
         """
         check_timeout(timeout)
         self._caller.before_flush()
@@ -317,10 +319,10 @@ class BaseProducer:
         The result maps each `MetricName` (name, group, description, tags) to a float, with the same
         keys as in the Java client and kafka-python. In these clients, a value is an object that is
         measured later; here, the value is measured at once. The groups are producer-metrics,
-        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id);
-        docs/reference/metrics.md lists all metrics with their units. A metric without a value, such
-        as an average before the first event, is NaN. Any thread may call this method, even after
-        `close`.
+        producer-topic-metrics (with the tag `topic`) and producer-node-metrics (with the tag
+        `node-id`); docs/reference/metrics.md lists all metrics with their units. A metric without a
+        value, such as an average before the first event, is NaN. Any thread may call this method,
+        even after `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())
@@ -335,7 +337,7 @@ class BaseProducer:
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes
-        its own producer. For a callback that does not return, the call waits up to 5 s more. An
+        its own producer. If a callback does not return, the call waits for it up to 5 s more. An
         open transaction is aborted, even if a commit has timed out or was interrupted before EndTxn
         was sent. If EndTxn was sent for a commit, this call waits for the commit instead, because
         it can no longer be aborted. With timeout 0, this call neither aborts nor waits, and the
@@ -344,9 +346,9 @@ class BaseProducer:
 
         Unless timeout is 0, raise the first delivery error that was neither raised nor passed to a
         callback, or the error of a commit that has timed out or was interrupted. If there is no
-        such error, raise the first error of closing a serializer or the partitioner, after
-        everything is closed. Raise IllegalArgumentException for a negative timeout, and close
-        nothing.
+        such error, but closing a serializer or the partitioner has failed, raise the first of these
+        failures after everything is closed. Raise IllegalArgumentException for a negative timeout,
+        and close nothing.
         """
         check_timeout(timeout)
         started = time.monotonic()

@@ -60,11 +60,17 @@ class Caller:
     # -- what a call may do -----------------------------------------------------------------------
 
     def column_call(self) -> Call:
-        """Return a `Call` for columns; its check raises the error of an earlier failed delivery."""
+        """Return a `Call` (a deadline and a check) for columns.
+
+        Its check raises the error of an earlier failed delivery.
+        """
         return Call(self._deadline(), self.raise_if_unusable)
 
     def row_call(self) -> Call:
-        """Return a `Call` for rows of `send`; the futures of the rows raise the delivery errors."""
+        """Return a `Call` (a deadline and a check) for rows of `send`.
+
+        Its check raises no delivery errors, because the futures of the rows raise them.
+        """
         return Call(self._deadline(), self.raise_if_over)
 
     def _deadline(self) -> float:
@@ -92,7 +98,10 @@ class Caller:
         self.raise_if_not_appendable()
 
     def before_send(self) -> None:
-        """Raise if rows cannot be sent. Delivery errors of earlier rows are in their futures."""
+        """Raise if rows cannot be sent.
+
+        Delivery errors of earlier rows are not raised here, because their futures raise them.
+        """
         self.check_open()
         self.check_transaction()
 
@@ -109,7 +118,10 @@ class Caller:
             self._state.raise_if_fatal()
 
     def take_error_of_close(self) -> KafkaException | None:
-        """Return the delivery error that `close` raises; another thread's flush raises it, too."""
+        """Return the delivery error that `close` raises.
+
+        If another thread's `flush` ends later, it raises the same error.
+        """
         with self._state.lock:
             self._error_of_close = self._state.take_delivery_error()
         return self._error_of_close
@@ -221,9 +233,9 @@ class Caller:
 
         partitions: the expected number of partitions of each topic. If fewer partitions of a topic
         are known, the metadata is requested once more, and the new number is accepted even if it is
-        still too small. A call that may not wait accepts the known number at once. must_grow:
-        request the metadata until the topic has the expected number. Raise TimeoutException after
-        the deadline, or a broker's error about a topic.
+        still too small. A call that must not wait accepts the known number at once. must_grow:
+        request the metadata again and again until the topic has the expected number. Raise
+        TimeoutException after the deadline, or a broker's error about a topic.
         """
         may_wait = self._config.max_block_ms > 0 and not self._thread.is_current
         must_ask = must_grow or may_wait
@@ -283,7 +295,7 @@ class Caller:
 
         timeout: seconds; None for no limit. since: when the timeout began. drain: takes a deadline,
         and puts the rows of `send` into batches; None if they are in batches already. It may wait
-        for a user's partitioner, and the rows of other topics are sent meanwhile. Raise
+        for a user's partitioner; meanwhile, the rows of other topics are sent. Raise
         TimeoutException if the timeout passes first.
         """
         state, waiting_for = self._state, list[ProducerBatch]()
@@ -326,8 +338,8 @@ class _TopicWait:
     A response counts only if its request was sent after the wait began, because partitions may have
     been added to the topic since an earlier request. The thread that calls a method holds the
     producer's lock. must_ask: whether to wait for new metadata if a known topic has too few
-    partitions; if not, the metadata is only requested. missing: the first topic that `find` did not
-    find.
+    partitions; if not, the metadata is only requested. missing: the topic because of which `find`
+    last returned None.
     """
 
     def __init__(
@@ -366,7 +378,7 @@ class _TopicWait:
     def _has_no_more(self, name: str) -> bool:
         """Return whether the topic's known number of partitions is accepted.
 
-        It is accepted if a new response has confirmed it, or if the call may not wait. With
+        It is accepted if a new response has confirmed it, or if the call must not wait. With
         `must_grow`, it is never accepted. If there is no new response, request one.
         """
         asked_at = self._asked_at

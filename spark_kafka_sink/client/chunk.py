@@ -171,10 +171,11 @@ class RowQueue:
     """The current chunk of one topic.
 
     under_way: the chunk whose rows a thread is putting into batches. If the thread is interrupted,
-    the chunk stays here until another thread has finished it. With a user's partitioner, the next
-    chunk waits until this one is finished. room: the free bytes of the current chunk; -1 if there
-    is no chunk. rows: the number of rows in the current chunk. partitions: the number of partitions
-    of the topic, from the metadata of the current or the last chunk; 0 before the first chunk.
+    the chunk stays in this field until another thread has finished it. With a user's partitioner,
+    the next chunk waits until this one is finished. room: the free bytes of the current chunk; -1
+    if there is no chunk. rows: the number of rows in the current chunk. partitions: the number of
+    partitions of the topic, from the metadata of the current or the last chunk; 0 before the first
+    chunk.
     """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")
@@ -202,9 +203,9 @@ class RowQueue:
     ) -> RowFuture | None:
         """Append a row; return None if there is no room for it, or its partition does not exist.
 
-        check: called under the lock; raises if the row is rejected. An accepted row is in the chunk
-        before another thread can take the chunk, so a transaction that is open now includes the
-        row.
+        check: called under the lock; raises an error to reject the row. If it accepts the row, the
+        row is in the chunk before another thread can take the chunk. So if a transaction is open
+        during the check, it includes the row.
         """
         with self.lock:
             if check is not None:
@@ -233,7 +234,7 @@ class RowQueue:
             return future
 
     def has(self, partition: int | None) -> bool:
-        """Return whether the chunk knows this partition; reliable only with the lock."""
+        """Return whether the metadata has this partition; reliable only with the lock."""
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
@@ -255,7 +256,7 @@ class RowQueue:
         self.chunk, self.room, self.rows = chunk, chunk.room, len(chunk)
 
     def take(self, chunk: RowChunk) -> None:
-        """Remove the chunk so that it gets no more rows. Do nothing if it was replaced already."""
+        """Remove the chunk, so that it gets no more rows. Do nothing if it was replaced already."""
         with self.lock:
             self._let_go(chunk)
 

@@ -9,10 +9,10 @@ they were sent, because only a thread that holds the appender's lock takes a chu
 With a user's partitioner, the threads above only take a chunk and hand it over to a thread of
 `PartitionerThreads`. That thread calls the partitioner without a lock, and then adds the rows to
 batches. To keep the order, the topic's next chunk waits until then. The I/O thread logs errors
-without a lock after it has failed the rows, because a log handler may call the producer.
+without a lock, after the rows have failed, because a log handler may call the producer.
 
 If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
-rows. In the second case, the I/O thread puts the rows into batches, or fails them if it ends.
+rows. In the second case, the I/O thread puts the rows into batches, or fails them if it is ending.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ChunkFeeder:
         self._state.wake()
 
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
-        """Put a chunk's rows into batches, unless another thread is doing or has done so.
+        """Put a chunk's rows into batches, unless another thread does this or has done it.
 
         With a user's partitioner, a thread of `PartitionerThreads` does this, after the topic's
         previous chunk. deadline: until when to wait for the previous chunk. Raise TimeoutException
@@ -173,12 +173,12 @@ class ChunkFeeder:
             raise
 
     def _end_in_batches(self, chunk: RowChunk) -> None:
-        """Finish a chunk with rows in batches, after two interrupts have prevented that."""
+        """Finish a chunk whose rows are in batches. Two interrupts have prevented this before."""
         self._state.release(chunk.pending)
         self._end(chunk)
 
     def _end(self, chunk: RowChunk) -> None:
-        """Mark a chunk as finished, and release its memory; may be called twice."""
+        """Mark a chunk as finished, and release its memory; harmless if repeated."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)
@@ -215,8 +215,8 @@ class ChunkFeeder:
     def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
         """Hand a chunk to a partitioner thread; return False if the chunk is done or has to wait.
 
-        A chunk has to wait while the topic's previous chunk is with the partitioner. If that chunk
-        was not handed over because its caller was interrupted, hand it over.
+        A chunk has to wait while the topic's previous chunk is with the partitioner. If an
+        interrupt has kept that chunk from being handed over, hand it over now.
         """
         if not queue.take_up(chunk):
             previous = queue.under_way
@@ -227,7 +227,7 @@ class ChunkFeeder:
         return True
 
     def _hand_to_thread(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Hand a chunk that is under way to a partitioner thread, unless that was done."""
+        """Hand a chunk that is under way to a partitioner thread, unless this was done before."""
         if not chunk.is_handed_over:
             try:
                 self._threads.run(partial(self._partition, chunk, queue))
@@ -304,8 +304,8 @@ class ChunkFeeder:
     def check_not_in_partitioner(self) -> None:
         """Raise IllegalStateException if the calling thread runs the user's partitioner.
 
-        Otherwise, the call could wait for the partitioner, and so for itself. `send` and `append`
-        are always rejected, although they would wait only if memory or a chunk is full.
+        Otherwise, the call could wait for the partitioner, which means for itself. `send` and
+        `append` are always rejected, although they would wait only if memory or a chunk is full.
         """
         if self.is_in_partitioner:
             message = (
@@ -339,7 +339,7 @@ class ChunkFeeder:
         self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 
     def _log(self, message: str, topic: str, error: BaseException) -> None:
-        """Log an exception after its rows have failed, unless it is a KafkaException."""
+        """Log an exception later, when the rows have failed, unless it is a KafkaException."""
         if not isinstance(error, KafkaException):
             self._state.call_later(partial(_log_error, message, topic, error))
 
@@ -394,8 +394,9 @@ class ChunkFeeder:
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return the time at which `feed` has to be called next.
 
-        A chunk is due when it has waited for linger.ms, or at once (0) with `hurry`. A chunk that
-        waits for the previous chunk's partitioner call is due when its delivery.timeout.ms expires.
+        A chunk is due when it has waited for linger.ms; with `hurry`, it is due at once (0). A
+        chunk that waits for the previous chunk's partitioner call is due when its
+        delivery.timeout.ms expires.
         """
         with self._lock:
             if self._partitioner is None:
@@ -451,9 +452,8 @@ class ChunkFeeder:
     def give_up(self, error: KafkaException) -> None:
         """Fail the rows that are not in batches yet; called by the I/O thread at its end.
 
-        If a caller is converting a chunk, this call waits for the caller, and then fails the rows
-        itself if they are in no batch. It does not rely on the caller, because interrupts may keep
-        the caller from failing the rows.
+        If a caller is putting a chunk into batches, this call waits for the caller. If the rows are
+        in no batch then, this call fails them, because an interrupt may have stopped the caller.
         """
         self.close()
         self._threads.stop()
@@ -489,9 +489,9 @@ def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
 
 
 def _import_pandas() -> None:
-    """Import pandas now if it is installed; pyarrow imports it when it first makes an array.
+    """Make a first array, so that pyarrow imports pandas now if it is installed.
 
-    The import may take seconds, which are not available at the end of a program.
+    The import may take seconds, and there is no time for it at the end of a program.
     """
     pa.array([0])
 

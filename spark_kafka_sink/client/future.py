@@ -99,7 +99,7 @@ class SentRows:
     # -- filling in -------------------------------------------------------------------------------
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order of the rows after the sort by partition.
+        """Store the order that the rows have after they were sorted by partition.
 
         `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
         sent.
@@ -243,7 +243,7 @@ class SentRows:
         return None if end.error is None else self._refused.get(row, end.error)
 
     def watch(self, row: int, watch: _Watch) -> bool:
-        """Notify `watch` when the row has a result; return False if it has one already."""
+        """Notify `watch` as soon as the row has a result. Return False if it has one already."""
         if self._end(row) is not None:
             return False
         self._check_process()
@@ -260,11 +260,12 @@ class _Watch:
     A `concurrent.futures.Future` creates this state when it is constructed. A `RowFuture` creates
     it when a waiter first needs it.
 
-    is_notified: whether the waiters were notified. It changes only under the condition, and
-    `RowFuture._state`, which waiters read, changes with it. A thread that waits for several futures
-    holds all their conditions while it checks which are done, and adds itself to the waiters of the
-    rest. So no future becomes done in between. pid: the process that created this object. A forked
-    child cannot use the lock, because another thread may have held it at the fork.
+    is_notified: whether the waiters were notified. `RowFuture._state`, which waiters read, shows
+    this value. It changes only while the condition is held. If a thread waits for several futures,
+    it holds the conditions of all of them while it checks which are done, and until it has added
+    itself to the waiters of the others. So no future becomes done in between. pid: the process that
+    created this object. A forked child cannot use the lock, because another thread may have held it
+    at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")

@@ -9,7 +9,7 @@ The threads of one producer, and the state between them:
     │ (no lock)                    │           │ poll: take events, return what is due  │
     └──────────┬───────────────────┘           │       (ProducerState, with the lock)   │
                │ reserve, hold, put_in         │ act:  build and send requests          │
-               ▼                               │ make calls into user code              │
+               ▼                               │ run calls of user code                 │
         ┌───────────────┐  poll                │ wait: for the network, until something │
         │ ProducerState │ ◄────────────────────┤       is due                           │
         │   one lock    │ ────────────────────►│       (no lock)                        │
@@ -25,8 +25,8 @@ but only while it waits, because each wakeup costs a system call. If a caller ad
 `poll` and `select`, it also wakes the thread, because `poll` has recorded under the lock that the
 thread is about to wait.
 
-Calls into user code (callbacks and `SpanOwner.completed`) are queued under the lock, and made in
-order without the lock. Any exception of user code (`user_calls`) or of a log handler
+Calls of user code (callbacks and `SpanOwner.completed`) are queued under the lock. The thread runs
+them in order, without the lock. Any exception of user code (`user_calls`) or of a log handler
 (`safe_logging`) is caught. Any other exception in the loop ends the thread, and fails every wait
 with this error, so that no caller waits forever.
 """
@@ -56,7 +56,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def records_by_topic(records: Counter[str]) -> str:
-    """Describe the total number of records, and the ten topics with the most records."""
+    """Return a text with the total number of records, and the ten topics with the most records."""
     shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
     more = len(records) - 10
     return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
@@ -90,7 +90,7 @@ class UnownedTransaction(Protocol):
 
 
 class ProducerThread:
-    """The I/O thread of a producer, its network client and its loop; it runs after `start`.
+    """The I/O thread of a producer, its network client and its loop; `start` starts the thread.
 
     build: makes a Produce request from batches. It needs no lock, because no other thread changes
     batches in flight.
@@ -131,7 +131,7 @@ class ProducerThread:
             raise
 
     def attach(self, transaction: UnownedTransaction) -> None:
-        """Let the thread abort the transaction if the producer is garbage-collected."""
+        """Set the transaction that the thread must abort if the producer is garbage-collected."""
         self._transaction = transaction
 
     def _start_last_calls(self) -> None:
@@ -177,9 +177,9 @@ class ProducerThread:
         """End the thread and close the connections; unacknowledged rows fail with `error`.
 
         The I/O thread does the work, because no interrupt reaches it. An interrupted call may be
-        repeated. timeout_s: how many seconds to wait for the thread, because user code may block
-        it; None for no limit. Return whether the thread has ended, or will end after the callback
-        that calls this.
+        repeated. timeout_s: how many seconds to wait for the end of the thread, which user code may
+        block; None for no limit. Return whether the thread has ended. If a callback calls this,
+        return True, because the thread ends after the callback.
         """
         self._state.stop(error)
         if not self._is_started:
@@ -264,15 +264,15 @@ class ProducerThread:
     def _has_rows(self) -> bool:
         """Whether a garbage-collected producer still needs this thread for rows outside of batches.
 
-        A transactional producer always needs it, because a transaction may be open. In this case,
-        `_end_unowned` stops the thread.
+        A transactional producer always needs the thread, because a transaction may be open. In this
+        case, `_end_unowned` stops the thread.
         """
         return self._transaction is not None or bool(self._waiting_rows())
 
     def _end_unowned(self) -> float:
         """Abort the transaction of a garbage-collected producer, and then stop this thread.
 
-        Return the time at which to call this again, even if nothing happens.
+        Return the time at which to call this again at the latest.
         """
         if self._transaction is None or not self._state.ends_when_idle:
             return math.inf
@@ -283,7 +283,7 @@ class ProducerThread:
         return until
 
     def _act(self, work: SenderPoll, now: float) -> None:
-        """Log, connect and send as `ProducerState.poll` determined at the time `now`."""
+        """Do what `ProducerState.poll` returned at the time `now`: log, connect and send."""
         for warning in work.warnings:
             with safe_logging():
                 logger.warning("%s", warning)

@@ -1,17 +1,17 @@
 """PartitionerThreads: the threads that call a user's partitioner for the rows of `send`.
 
 The partitioner may take long. The I/O thread, which delivers the rows of all topics, must not wait
-for it, and a caller may only wait for a limited time. So other threads call it. Each topic has at
-most one call at a time, in the order of the topic's rows (`chunk_feeder`). Topics do not wait for
-one another, unless there are more topics than `MOST_THREADS`.
+for it, and a caller must not wait without a limit. So other threads call it. Each topic has at most
+one call at a time, in the order of the topic's rows (`chunk_feeder`). Topics do not wait for one
+another, unless there are more topics than `MOST_THREADS`.
 
 One thread runs until the producer is closed. It handles the rows that still linger when the program
 ends, because Python 3.12 and newer start no thread at that time.
 
 A caller of `run` may be interrupted (KeyboardInterrupt) anywhere. No signal interrupts the threads
 of this module, so each thread itself records whether it is idle or runs a call. A caller first
-starts or wakes a thread for a call, and then marks the call. If an interrupt prevents the mark, the
-next caller does both again.
+starts or wakes a thread for a call, and then marks the call (`has_thread`). If an interrupt comes
+before the mark, the next caller does both again.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class PartitionerThreads:
     def _find_threads(self) -> None:
         """Wake or start a thread for each call that has none; the caller holds the lock.
 
-        If an interrupt comes right after that, the call has no mark. The next caller then wakes or
-        starts one more thread, which ends at once if there is nothing to run.
+        If an interrupt comes before the call is marked (`has_thread`), the next caller wakes or
+        starts one more thread. That thread ends at once if there is nothing to run.
         """
         threads = self._count_threads()
         for each in self._to_run:

@@ -44,7 +44,7 @@ class ProducerLock(ABC):
 
     @abstractmethod
     def raise_if_fatal(self) -> None:
-        """Raise the error after which nothing can be delivered; the lock is not needed."""
+        """Raise the producer's fatal error, if there is one; the lock is not needed."""
 
     @abstractmethod
     def _end_by(self, error: KafkaException) -> None:
@@ -90,8 +90,8 @@ class ProducerLock(ABC):
         """Finish the cleanup of calls that were interrupted; the caller holds the lock.
 
         The entries stay in `left_behind`, because this call may be interrupted, too. Raise
-        KafkaException if an interrupted change ends the producer now, or has ended it after the
-        caller's last check.
+        KafkaException if the producer has a fatal error, or gets one now because a change was
+        interrupted.
         """
         if self._change.is_half:
             raise self._interrupted(KeyboardInterrupt())
@@ -100,7 +100,10 @@ class ProducerLock(ABC):
             function(key)
 
     def _clean_up_for_good(self) -> None:
-        """Finish the cleanup of interrupted calls; the I/O thread calls this with the lock."""
+        """Finish the cleanup of interrupted calls, and forget it.
+
+        The I/O thread calls this with the lock.
+        """
         if self._change.is_half:
             self._interrupted(KeyboardInterrupt())
         while self.left_behind:

@@ -254,7 +254,7 @@ class ProducerMetrics:
         self._all.wait_time.record(time_ns, now)
 
     def record_time(self, name: str, time_ns: float) -> None:
-        """Add to the total time that callers spent in a method.
+        """Add `time_ns` to the total time that callers spent in a method.
 
         name: a key of `TIMES`. The metric is only a total; there is no average and no rate.
         """

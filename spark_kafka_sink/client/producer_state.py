@@ -98,7 +98,7 @@ class ProducerState(ProducerLock):
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
-        """Raise the error after which nothing can be delivered; the lock is not needed."""
+        """Raise the producer's fatal error, if there is one; the lock is not needed."""
         if self._sender.fatal_error is not None:
             raise self._sender.fatal_error
 
@@ -178,7 +178,7 @@ class ProducerState(ProducerLock):
             self._failed[topic] += records
 
     def record_time(self, name: str, seconds: float) -> None:
-        """Add to the time that callers spent in a method; see `ProducerMetrics.record_time`."""
+        """Add `seconds` to the time that callers spent in a method; see `ProducerMetrics`."""
         with self.lock:
             self.metrics.record_time(name, seconds * 1e9)
 
@@ -224,7 +224,7 @@ class ProducerState(ProducerLock):
             raise
 
     def _end_topic_wait(self, waiter: object) -> None:
-        """Record that a call no longer waits for metadata; may be called twice."""
+        """Record that a call no longer waits for metadata; harmless if repeated."""
         with self.lock:
             self._topic_waits.pop(waiter, None)
 
@@ -294,7 +294,7 @@ class ProducerState(ProducerLock):
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
-        """Remove a call from the queue of calls that wait for memory; may be called twice."""
+        """Remove a call from the queue of calls that wait for memory; harmless if repeated."""
         with self.lock:
             self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
@@ -330,8 +330,8 @@ class ProducerState(ProducerLock):
     ) -> None:
         """Append encoded rows to the held batches, end the hold, and release the reserved memory.
 
-        check: raises if rows may not be appended now. created_at: when the rows began to wait; None
-        for now. owner: notified about each row's result; None if nobody needs it.
+        check: raises if rows must not be appended now. created_at: when the rows began to wait;
+        None means now. owner: notified about each row's result; None if nobody needs it.
         """
         with self.lock:
             check()
@@ -348,7 +348,7 @@ class ProducerState(ProducerLock):
             self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Record that batches were compressed, so that they can be sent; may be called twice.
+        """Record that batches were compressed and can be sent; harmless if repeated.
 
         The I/O thread is woken once for all of these batches, so that more of them go in one
         request. That saves a tenth of a broker's CPU time (docs/contributing/performance.md).
@@ -366,14 +366,14 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End the `hold` of an append's partitions; may be called twice."""
+        """End the `hold` of an append's partitions; harmless if repeated."""
         with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Release the memory that was reserved for rows; may be called twice."""
+        """Release the memory that was reserved for rows; harmless if repeated."""
         with self.lock:
             # Notify first: if an interrupt comes, a second call then does the rest. The woken
             # callers still wait for the lock.
@@ -381,7 +381,7 @@ class ProducerState(ProducerLock):
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Release the memory and the batches that an append holds; may be called twice.
+        """Release the memory and the batches that an append holds; harmless if repeated.
 
         The I/O thread compresses the full batches that the append has not compressed.
         """
@@ -394,9 +394,9 @@ class ProducerState(ProducerLock):
     # -- a joined transaction ---------------------------------------------------------------------
 
     def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
-        """Send batches in a transaction that another process has begun, from now on.
+        """From now on, send batches in a transaction that another process has begun.
 
-        withholds: whether to keep the batches until a flush, or until memory is short. Raise
+        withholds: whether to send no batches before a flush, unless memory is short. Raise
         IllegalStateException if any batch is unfinished.
         """
         with self.lock:
@@ -427,7 +427,7 @@ class ProducerState(ProducerLock):
                 self.transactions.open_appends = len(self._open_appends)
 
     def end_append(self, token: object) -> None:
-        """End the append that began with `begin_append`; may be called twice."""
+        """End the append that began with `begin_append`; harmless if repeated."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.discard(token)
@@ -448,7 +448,7 @@ class ProducerState(ProducerLock):
             return self.accumulator.incomplete
 
     def end_flush(self, flush: object) -> None:
-        """Let rows linger again, unless other flushes are in progress; may be called twice."""
+        """Let rows linger again if no other flush is in progress; harmless if repeated."""
         with self.lock:
             self.accumulator.end_flush(flush)
 
@@ -474,7 +474,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once, and count rows of `send` that fail from now on as lost.
+        """Send lingering rows at once. If rows of `send` fail from now on, count them as lost.
 
         Do nothing if the producer is transactional.
         """
@@ -496,14 +496,14 @@ class ProducerState(ProducerLock):
         self._wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Queue a call; the I/O thread makes it without the lock."""
+        """Queue `call`; the I/O thread runs it later, without the lock."""
         with self.lock, self._change:
             self.user_calls.add(call)
             self._change.is_half = False
             self._wake()
 
     def make_calls(self) -> None:
-        """Make the queued calls to user code; the I/O thread calls this after each round."""
+        """Run the queued calls of user code; the I/O thread does this after each round."""
         made = self.user_calls.make()
         if made:
             with self.lock:
@@ -511,7 +511,7 @@ class ProducerState(ProducerLock):
                 self._waiters.notify_all()
 
     def make_last_calls(self) -> None:
-        """Make queued calls until none is left; a new thread makes calls that are queued later."""
+        """Run queued calls until none is left; a new thread runs calls that are queued later."""
         while True:
             self.make_calls()
             with self.lock:
@@ -531,7 +531,7 @@ class ProducerState(ProducerLock):
         """Process sent requests and received events; return the next actions and the current time.
 
         Return None if the I/O thread must end. has_rows: returns whether rows wait outside of
-        batches; called with the lock. A thread that fails these rows afterwards wakes the I/O
+        batches; called with the lock. If another thread fails these rows later, it wakes the I/O
         thread.
         """
         with self.lock:

@@ -51,7 +51,7 @@ ROW_OVERHEAD_BYTES: Final = 36
 
 
 def header_bytes(headers: Headers) -> int:
-    """Return the largest encoded size of headers; the two lengths in each take up to 10 bytes."""
+    """Return an upper bound of the encoded size of headers: 10 bytes for two lengths in each."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
@@ -230,7 +230,7 @@ class RowProducer:
     def _append_row(
         self, queue: RowQueue, row: Row, size_bytes: int, call: Call | None = None
     ) -> RowFuture:
-        """Append a row, after a wait if there is no room for it yet."""
+        """Append a row. If there is no room for it yet, wait for room first."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
         check = self._caller.check_transaction
@@ -246,8 +246,8 @@ class RowProducer:
     def _check_size(self, topic: str, row: Row) -> None:
         """Raise RecordTooLargeException for a row that is too large for a request or for memory.
 
-        The size is the same as in AbstractRecords.estimateSizeInBytesUpperBound of the Java client:
-        21 bytes for length, attributes and deltas.
+        The size is calculated as in AbstractRecords.estimateSizeInBytesUpperBound of the Java
+        client. It counts 21 bytes for length, attributes and deltas.
         """
         fields = [row.key, row.value]
         for name, value in row.headers:

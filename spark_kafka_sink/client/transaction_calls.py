@@ -47,7 +47,7 @@ _NONE: Final = -1
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a copy of `offsets`. Its keys and values may be objects of a different Python client.
+    """Return a copy of `offsets`, which may contain objects of a different Python client.
 
     Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets. Raise
     DataException for an invalid topic name.
@@ -105,7 +105,7 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
 
 
 def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
-    """Return those attributes of `thing` that have the names of the fields of `kind`.
+    """Return the attributes of `thing` that are named like the fields of `kind`.
 
     what: what `thing` is, for error messages. kind: a dataclass. Raise IllegalArgumentException if
     `thing` lacks one of these attributes.
@@ -250,7 +250,7 @@ class ProducerTransactions:
     def _take_unseen_commit(self) -> TransactionalResult | None:
         """Return the commit that has timed out or was interrupted; None if there is none.
 
-        Return None also if a commit was interrupted before it began. Later calls return the same
+        Also return None if a commit was interrupted before it began. Later calls return the same
         commit, even after `end_open` has waited for it.
         """
         latest = self._manager.latest_call
@@ -329,7 +329,7 @@ class ProducerTransactions:
         self._manager.has_loose_rows = False
 
     def _keep(self, unseen: KafkaException | None, failure: KafkaException | None) -> None:
-        """Store the error that `close` raises: `unseen`, or the failure of a commit."""
+        """Store the error that `close` raises: `unseen`, or else the `failure` of a commit."""
         # A user that closes the producer without a commit expects that the records are dropped.
         if isinstance(unseen, TransactionAbortedException):
             unseen = None
@@ -337,7 +337,7 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen or failure)
 
     def _failure(self, commit: TransactionalResult | None) -> KafkaException | None:
-        """Return the error of a failed commit; None if no commit failed or a call has raised it.
+        """Return the error of a failed commit that no call has raised yet; None if there is none.
 
         commit: the result of `_take_unseen_commit`.
         """
@@ -357,7 +357,7 @@ class ProducerTransactions:
         return failure
 
     def _has_unseen_abort(self) -> bool:
-        """Whether the user has called abort, and the call ended before the abort was done."""
+        """Whether a call of abort timed out or was interrupted before the abort was done."""
         unseen = self._manager.unacknowledged_call
         return unseen is not None and unseen.operation == _ABORT
 
@@ -395,11 +395,11 @@ class ProducerTransactions:
         """Begin or resume the end of a transaction, and wait for it.
 
         The transaction first stops taking new rows, and then its rows are sent. In the other order,
-        rows that another thread sends meanwhile would not be part of the transaction. An abort
-        drops the rows that are in no batch yet, so it does not wait for a partitioner. If an
-        interrupt (KeyboardInterrupt) comes before all rows are in batches, EndTxn is not sent until
-        the user calls the same method again, or aborts the transaction by closing the producer.
-        After a later interrupt, EndTxn is sent as soon as the batches are acknowledged.
+        rows that another thread sends between the two steps would not be part of the transaction.
+        An abort drops the rows that are in no batch yet, so it does not wait for a partitioner. If
+        an interrupt (KeyboardInterrupt) comes before all rows are in batches, EndTxn is not sent
+        until the user calls the same method again, or aborts the transaction by closing the
+        producer. After a later interrupt, EndTxn is sent as soon as the batches are acknowledged.
 
         begin: the method of the manager that begins a commit or an abort. timeout: seconds, None
         for max.block.ms. is_closing: whether the producer is being closed.

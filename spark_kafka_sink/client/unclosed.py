@@ -65,7 +65,7 @@ def remember(
     close: CloseAtExit,
     delivery_timeout_s: float,
 ) -> None:
-    """Register a producer to be closed when the program ends; drop producers that have ended."""
+    """Register a producer to be closed when the program ends; forget those that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
@@ -74,9 +74,10 @@ def remember(
 
 
 def _close_in_child() -> None:
-    """Make sure that `multiprocessing` closes the producers, if this is one of its child processes.
+    """If this is a child process of `multiprocessing`, make it close the producers at its end.
 
-    Such a process has imported the modules that are needed here; other processes do not need them.
+    Such a process has imported the modules that this function looks up. If they are not imported,
+    this is a different process, and nothing is done.
     """
     global _pid_of_finalizer  # noqa: PLW0603
     process = sys.modules.get("multiprocessing.process")
@@ -92,7 +93,7 @@ def _close_in_child() -> None:
 
 
 def _close_at_end_of_child() -> None:
-    """Close the producers when all non-daemon threads have ended, as at the end of a program.
+    """Close the producers when all non-daemon threads have ended, like at the end of a program.
 
     Before Python 3.13, `multiprocessing` runs its finalizers before it waits for these threads.
     """
@@ -174,7 +175,7 @@ def _close_at_exit() -> None:
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
-    """Print to stderr how many records are lost at the end of the program, and other messages."""
+    """At the end of the program, print the number of lost records and `said` to stderr."""
     if records:
         said = [f"{records_by_topic(records)} were not delivered", *said]
     if said and sys.stderr is not None:

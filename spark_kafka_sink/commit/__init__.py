@@ -1,1 +1,1 @@
-"""State machines of exactly-once writes. They do no I/O: replies and the time are arguments."""
+"""State machines of exactly-once writes. They do no I/O: callers pass in replies and the time."""

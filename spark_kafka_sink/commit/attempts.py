@@ -41,8 +41,8 @@ class AcknowledgedRecords(Protocol):
 class AttemptTransaction:
     """The records that a task attempt wrote in a transaction.
 
-    slot: the Spark partition and the number in the attempt's transactional id, or None in mode
-    `single`, because there all attempts write in the driver's transaction.
+    slot: the Spark partition and the slot number in the attempt's transactional id. It is None in
+    mode `single`, where all attempts write in the driver's transaction.
     """
 
     slot: TaskSlot | None

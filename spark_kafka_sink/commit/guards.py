@@ -97,8 +97,10 @@ def is_behind(at: Received, reported: ByPartition) -> bool:
 
     An old leader may have sent such a response: a broker may not know yet that it is no longer the
     leader, for example while it restarts. Then it does not know the last records that the new
-    leader has acknowledged. at: a request and its reply. For any other request, the result is
-    False. reported: the records that tasks report, by partition.
+    leader has acknowledged.
+
+    at: a request and its reply. If the request is not DescribeProducers, the result is False.
+    reported: the records that tasks report, by partition.
     """
     ask, reply = at.ask, at.reply
     if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
@@ -144,9 +146,11 @@ def by_partition(attempts: Iterable[AttemptTransaction]) -> ByPartition:
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:
     """Return whether another attempt has already written to a partition in this transaction.
 
+    A task checks this before its first record. If another attempt has written, the task fails,
+    because brokers cannot abort the rows of one attempt and keep those of the others.
+
     producers: the active producers of the partition. producer: the producer id and epoch that all
-    attempts use. A task checks this before its first record. If another attempt has written, the
-    task fails, because brokers cannot abort the rows of one attempt and keep those of the others.
+    attempts use.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 
@@ -190,8 +194,8 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     if ack.was_resent:
         return AckCheck.READ_BACK
     sentence = (
-        f"the broker took a batch for {ack.partition} as a duplicate, though it was sent once: "
-        f"another attempt writes there; {_ADVICE}; or the topic has "
+        f"the broker reports a batch for {ack.partition} as a duplicate, though it was sent once: "
+        f"either another attempt writes there ({_ADVICE}), or the topic has "
         "message.timestamp.type=LogAppendTime, which needs exactlyOnce=two-phase"
     )
     return Failure(FailureKind.CONFLICT, sentence)

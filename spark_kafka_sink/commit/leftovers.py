@@ -1,4 +1,4 @@
-"""Find and abort the open transactions of task attempts that no run will commit.
+"""Find and abort the open transactions of task attempts, if no run will commit them.
 
 The driver lists the open transactions of its owner's tasks. (An owner is a txnAppId and its target
 topic.) It asks the coordinators for the producer id and epoch of each transaction. An abort request
@@ -29,7 +29,7 @@ Leftovers: TypeAlias = frozenset[tuple[str, ProducerIdAndEpoch]]
 
 
 def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
-    """Return the transactional ids of the owner's tasks in a list of open transactions."""
+    """From a list of open transactions, return the transactional ids of the owner's tasks."""
     ids = (each.transactional_id for each in listed)
     return sorted(each for each in ids if owner.slot_of(each) is not None)
 

@@ -64,8 +64,8 @@ class VersionSet:
     def lowest(self) -> int | None:
         """The lowest version that may be written, or None if any version may be.
 
-        If the set has 10,000 intervals, it drops a new interval below them at once. So a version
-        there must not be written, because the set would forget it.
+        If the set has 10,000 intervals, it cannot keep a new interval below them. A version there
+        must not be written, because the set would forget it.
         """
         if len(self.intervals) < MAX_INTERVALS:
             return self.floor
@@ -214,8 +214,8 @@ class CommitRecord:
     def has_written(self) -> bool:
         """Whether a run has written a version or a micro-batch.
 
-        A plan can write the record, too. If only plans have written it, the result is False. This
-        is so if every run died before its decision to commit.
+        If every run died before its decision to commit, only plans have written the record. Then
+        the result is False.
         """
         return self.version is not None or bool(self.streams)
 
@@ -372,10 +372,10 @@ class LogEntry(NamedTuple):
     """One batch of the commit log: a data batch with its records, or a control batch.
 
     marker: COMMIT or ABORT for a control batch. It is None for a data batch, and for a control
-    batch whose record was removed by compaction. base_offset: the offset of the first record of a
-    batch outside a transaction, else -1. records: empty for a batch outside a transaction, which is
-    never decoded. The records of other batches are decoded while `LogReader.read` iterates over
-    them.
+    batch whose record was removed by compaction. base_offset: for a batch outside a transaction,
+    the offset of its first record; otherwise -1. records: empty for a batch outside a transaction,
+    because such a batch is never decoded. The records of other batches are decoded while
+    `LogReader.read` iterates over them.
     """
 
     producer_id: int
@@ -389,8 +389,9 @@ class LogEntry(NamedTuple):
     def of(cls, batch: DefaultBatch) -> LogEntry:
         """Return the entry of a batch. Raise CorruptRecordException if it cannot be decompressed.
 
-        Such a batch is not ignored, because it may contain the newest record of an owner. A batch
-        above the size limit raises the error, too, but the sink's own records are far smaller.
+        Such a batch cannot be ignored, because it may contain the newest record of an owner. The
+        error is also raised for a batch above the size limit, but the sink's batches are far
+        smaller.
         """
         header = batch.header
         if not header.is_control and not header.is_transactional:

@@ -1,6 +1,6 @@
 """The transactional ids of exactly-once writes: how they are built and parsed.
 
-An owner is the combination of a prefix, an application id and a target. The target is the topic of
+An owner is the combination of a prefix, an application id and a target. The target is the topic in
 the option `topic`, or ``*`` if the rows have a topic column. An owner has one transactional id for
 its driver, and several for each Spark partition. The ids of a Spark partition differ in a number,
 the slot. Each attempt of a task uses a slot that no open transaction uses (`TaskSlot`)::
@@ -118,7 +118,7 @@ def checked_owner(prefix: str, app_id: str, target: str) -> Owner:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise ConfigException if `prefix` is not a valid value of the option txnIdPrefix."""
+    """Raise ConfigException if `prefix` is not a valid value of the option `txnIdPrefix`."""
     if _PREFIX.match(prefix) is None:
         message = (
             f"option txnIdPrefix is {prefix!r}: expected 1 to {MAX_PREFIX_LENGTH} of the "
@@ -128,7 +128,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise ConfigException if `app_id` is not a valid value of the option txnAppId."""
+    """Raise ConfigException if `app_id` is not a valid value of the option `txnAppId`."""
     try:
         size = len(app_id.encode())
     except UnicodeEncodeError as error:
@@ -171,11 +171,12 @@ def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
 def app_id_of_checkpoint(location: str) -> str:
     """Return the application id of a stream without `txnAppId`: a hash of its checkpoint location.
 
-    In a path, ``.``, ``..``, double slashes and a slash at the end make no difference. The case of
-    a scheme makes no difference either. ``file:/x`` and ``file:///x`` are the same as ``/x``, and
-    so is ``file://host/x``, because the host makes no difference. Any other spelling has a
-    different id, even if it leads Hadoop to the same directory. Examples are a relative path, an
-    explicit default port, a location that omits the default file system, and a symbolic link.
+    The path is normalized first: ``.`` and ``..`` are resolved, and double slashes and a slash at
+    the end are removed. The case of the scheme makes no difference. ``file:/x``, ``file:///x`` and
+    ``file://host/x`` have the same id as ``/x``, because a host is ignored if the scheme is
+    ``file``. Any other spelling has a different id, even if Hadoop finds the same directory with
+    it. Examples are a relative path, an explicit default port, a location that omits the default
+    file system, and a symbolic link.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -94,8 +94,8 @@ class Torn:
         """Return the exception for the user.
 
         run: the run that has found the loss. attempts: what the task attempts wrote, if the caller
-        knows it. With `attempts`, the exception lists the lost rows of all partitions. Otherwise it
-        lists the lost rows of one partition for each transaction.
+        knows it. With `attempts`, the exception lists the lost rows of all partitions. Otherwise,
+        for each transaction, it lists the lost rows of only one partition.
         """
         written = {each.slot: each.written for each in attempts}
         rows = tuple(

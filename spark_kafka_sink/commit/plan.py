@@ -9,7 +9,7 @@ commit log: then its transactions have to be committed. The steps of the plannin
   D2  Then read the owner's record in the commit log.
   D3  If the last run is decided, commit its transactions, and write the record in state DONE.
   D4  Abort the other transactions that D0 listed, each with the producer id and epoch that D0 got.
-      First commit a record, to prove that D2 has read the newest record.
+      Before that, commit a record. If this succeeds, D2 has read the newest record.
   D5  For a batch job: check whether its version (the option txnVersion) is written already.
 
 D0 lists the transactions before D1. A newer driver's transactions begin after that driver's own D1.
@@ -87,12 +87,12 @@ class Planning:
     version: the version of a batch job. It is None for a stream, because only tasks know the batch
     id. partitions: in mode `single`, all partitions of the target topics; None in mode `two-phase`.
     accepts_torn: whether an administrator lets the owner write again although rows of its last run
-    are lost. leftovers: the open transactions that were listed (D0), except the
-    transactions that the record lists as decided. record: the owner's record in the commit log.
-    ends: the state machines that commit the decided transactions. offset: the offset of the record
-    that this planning has written. is_proved: whether that record is committed, which proves that
-    none of the leftovers is decided. asked_again: whether EndTxn was sent again, because the first
-    response did not show whether the driver's transaction was committed.
+    are lost. leftovers: the open transactions that were listed (D0), except those that the record
+    lists as decided. record: the owner's record in the commit log. ends: the state machines that
+    commit the decided transactions. offset: the offset of the record that this planning has
+    written. is_proved: whether that record is committed, which proves that none of the leftovers is
+    decided. asked_again: whether EndTxn was sent again, because the first response did not show
+    whether the driver's transaction was committed.
     """
 
     state: PlanState
@@ -252,7 +252,7 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _next_record(machine: Planning) -> CommitRecord:
-    """Return the record to write: DONE, or the same record again if rows of its run are lost."""
+    """Return the record to write: in state DONE, or unchanged if rows of its run are lost."""
     if machine.record is not None and _lost(machine):
         return machine.record
     # If the owner has no record yet, the record DONE names no run. It must not name this run,
@@ -302,7 +302,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
-    """Send EndTxn once more, because the broker may no longer be the coordinator. Then fail."""
+    """Send EndTxn once more: the broker may no longer be the coordinator. After that, fail."""
     if not machine.asked_again and at.now + STALE_S < machine.deadline:
         machine = replace(machine, asked_again=True)
         return Step(machine, (Question(at.ask, STALE_S, looks_up=True),))
@@ -318,7 +318,8 @@ def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
 def _clean(machine: Planning) -> Step[Planning]:
     """Abort the transactions that older runs left open.
 
-    First commit a record, to prove that no newer run has decided to commit them.
+    Before that, commit a record to the log. If this succeeds, no newer run has decided to commit
+    these transactions.
     """
     if not machine.leftovers:
         return _finish(machine)
@@ -392,7 +393,7 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether an administrator accepts that the result of a transaction is unknown."""
+    """Return whether `failure` is an unknown result that an administrator has accepted."""
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 

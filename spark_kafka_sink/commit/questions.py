@@ -49,7 +49,7 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Request the next epoch of an id from its coordinator, to fence older producers."""
+    """Request a transactional id's next epoch from its coordinator, to fence older producers."""
 
     transactional_id: str
     timeout_ms: int
@@ -69,8 +69,8 @@ class WriteRecord:
     """Send a commit log record in a transaction to the leader of the log (Produce, acks=-1).
 
     sequence: the sequence number of the record for this producer. again: whether the same record
-    was sent before, so that the broker has to report a duplicate. level: the transaction.version
-    that the cluster has finalized. At level 1, Produce 11 is the highest version that may be sent.
+    was sent before. The broker then has to report a duplicate. level: the transaction.version that
+    the cluster has finalized. At level 1, Produce 11 is the highest version that may be sent.
     """
 
     transactional_id: str
@@ -83,7 +83,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Request that the coordinator commits or aborts a transaction. version: that of EndTxn."""
+    """Request the commit or abort of a transaction. version: the version of EndTxn to send."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch

@@ -18,9 +18,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the request to send again if the log was read, but not as far as `offset`.
+    """Return the request, to be sent again, if the broker's log ends at or before `offset`.
 
-    Return () if the log was read that far, if the reading failed, or if the deadline has passed.
+    Return () if the log contains `offset`, if it could not be read, or if the deadline has passed.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:

@@ -148,7 +148,7 @@ def _name_of(ask: Ask) -> str | int:
 class Stepped(NamedTuple):
     """The state machines of all transactions after one of them has processed a reply.
 
-    waiting: the requests of all machines that have no reply yet. questions: the next requests to
+    waiting: the requests, of all machines, that have no reply yet. questions: the next requests to
     send.
     """
 

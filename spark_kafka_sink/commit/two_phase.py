@@ -8,7 +8,7 @@ transaction open. This module contains the commit of the driver:
       tasks' transactions again, and commit the driver's transaction. Now the run is "decided".
   C4  Commit the tasks' transactions.
   C5  Find out whether each of them was committed or aborted.
-  C6  Write the record in state DONE, which proves that no newer driver has fenced this one. Then
+  C6  Write the record in state DONE. If this succeeds, no newer driver has fenced this one. Then
       abort the transactions that other attempts of the tasks left open.
 
 Before the run is decided, no row is visible. After that, the transactions can only be committed: by
@@ -142,10 +142,10 @@ def begin(
     """Return the state machine that commits, and its first requests to brokers.
 
     record: the owner's next record, as it is after the commit (state DONE). level: the
-    transaction.version that the cluster has finalized now. missing_until: the time until which
-    partitions that brokers do not know are looked up again, but at most until `deadline`.
-    behind_until: the time until which a request is sent again if the leader of a partition lacks
-    acknowledged records, because it may be an old leader.
+    transaction.version that the cluster has finalized now. missing_until: until when to look up
+    again a partition that brokers do not know, but at most until `deadline`. behind_until: until
+    when to repeat a request if the leader of a partition lacks acknowledged records, because it may
+    be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -205,7 +205,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction has ended or lacks records, first find out if a newer run exists."""
+    """Fail. If a transaction has ended or lacks records, first look for a newer run as cause."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)

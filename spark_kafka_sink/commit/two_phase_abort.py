@@ -74,15 +74,15 @@ class Aborting:
     producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
     the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
     is_proved: whether it is certain that the run is not decided, and cannot become decided.
-    is_undecided: whether the result of A1 suggests this. To be certain, the abort also reads the
-    log, which must not contain a committed record of the run. is_fenced: whether A1 was refused
-    because the driver's epoch was raised, by another run or by the commit of this run. empty_lists:
-    the number of empty lists in a row. settles_s: how many seconds to wait for running tasks.
-    settles_at: when that wait ends, or None before the first list. is_missing: whether the driver
-    lacks the commit message of a task. decided: transactions that another run has decided to
-    commit. This abort does not end them. missed: why the last list may lack open transactions, or
-    why a transaction could not be aborted; None if there is no such reason. outcome: how the abort
-    has ended, or None before its end.
+    is_undecided: whether the result of A1 suggests that the run is not decided. To be certain, the
+    abort also reads the log, which must not contain a committed record of the run. is_fenced:
+    whether A1 was refused because the driver's epoch was raised, by another run or by the commit of
+    this run. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
+    for running tasks. settles_at: when that wait ends, or None before the first list. is_missing:
+    whether the driver lacks the commit message of a task. decided: transactions that another run
+    has decided to commit. This abort does not end them. missed: why the last list may lack open
+    transactions, or why a transaction could not be aborted; None if there is no such reason.
+    outcome: how the abort has ended, or None before its end.
     """
 
     state: AbortState
@@ -116,7 +116,7 @@ def begin(
     """Return the state machine that aborts, and its first request to a broker.
 
     attempts: the task attempts whose commit messages the driver has. There may be other attempts.
-    is_missing: whether the commit message of a task is missing, so that the task may still run.
+    is_missing: whether the commit message of a task is missing. The task may then still run.
     settles_s: for how many seconds to wait until such a task has opened its transaction. A task
     opens it within the linger time after its first row.
     """
@@ -176,7 +176,7 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _may_abort(machine: Aborting, at: Received) -> bool:
-    """Return whether there are transactions to abort, and all other requests have a reply."""
+    """Return whether there are transactions to abort, and no other request lacks its reply."""
     return bool(machine.leftovers) and machine.waiting == {at.ask}
 
 
@@ -224,9 +224,10 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Read from the transaction's state why brokers refused the abort (A1) at level 1.
+    """Find out from the transaction's state why brokers refused the abort (A1) at level 1.
 
-    The driver's transaction is already committed, or it has no partition.
+    The transaction is already committed, or it has no partition. But if the coordinator returns a
+    different producer id or epoch, the driver is fenced.
     """
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
@@ -279,9 +280,9 @@ def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
 def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     """List again until two lists in a row are empty, because tasks may still open transactions.
 
-    At level 2 (transaction.version 2), a task that begins after the abort of the driver's
-    transaction (A1) finds that its plan is no longer the newest, and stops. If a task still writes
-    after its own transaction was aborted, brokers refuse its records. But a task that claimed its
+    At level 2 (transaction.version 2), a task may begin after the abort of the driver's transaction
+    (A1). It finds that its plan is no longer the newest, and stops. If a task still writes after
+    its own transaction was aborted, brokers refuse its records. But a task that claimed its
     transactional id before A1 may open its transaction at any later time. At level 1, any task that
     still runs may open a transaction at any later time.
     """

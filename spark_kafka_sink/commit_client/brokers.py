@@ -60,7 +60,7 @@ class Brokers:
     # -- one request ------------------------------------------------------------------------------
 
     def send(self, node_ids: Iterable[int], message: Request) -> dict[int, RequestFuture]:
-        """Send a request to each of the nodes. Pass the returned futures to `response_to`."""
+        """Send a request to each node. Return futures by node id; pass each to `response_to`."""
         return {node_id: self._client.send(node_id, message) for node_id in node_ids}
 
     def ask(
@@ -71,7 +71,7 @@ class Brokers:
         max_version: int | None = None,
         min_version: int = 0,
     ) -> Steps[_R]:
-        """Send one request to a node and return its response, which has to be of class `kind`.
+        """Send one request to a node and return its response, an instance of `kind`.
 
         node_id: the node, or None for any node. Raise NoReplyError if there is no response, and
         AuthenticationException if the client and a broker cannot authenticate each other.
@@ -82,7 +82,7 @@ class Brokers:
     def ask_coordinator(
         self, transactional_id: str, message: Request, kind: type[_R], version: int | None = None
     ) -> Steps[tuple[int, _R]]:
-        """Send one request to the coordinator of an id. Return that node's id and the response.
+        """Send one request to a transaction coordinator. Return its node id and the response.
 
         version: the only API version that may be sent, or None for any version. Raise the
         exceptions of `ask`.
@@ -131,7 +131,8 @@ class Brokers:
     def _set_nodes(self, nodes: dict[int, Node]) -> None:
         """Pass the brokers to the network client, and then remember them.
 
-        In this order, the network client knows all brokers in `nodes`, even after an interrupt.
+        Because of this order, an interrupt between the two steps does no harm: the network client
+        still knows all brokers in `nodes`.
         """
         self._client.set_nodes(nodes)
         self._nodes = nodes
@@ -180,7 +181,7 @@ class Brokers:
         return self._leaders[partition]
 
     def topic_id(self, topic: str, node_id: int) -> Steps[UUID]:
-        """Return the id of a topic, as a node knows it. Raise the exceptions of `ask`.
+        """Return the id of a topic, from the metadata of one node. Raise the exceptions of `ask`.
 
         A topic that is deleted and created again gets a new id.
         """
@@ -195,7 +196,7 @@ class Brokers:
         raise left_out("Metadata", node_id)
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Forget the coordinator of an id, so that the next request looks it up again."""
+        """Forget a transaction's coordinator, so that the next request looks it up again."""
         self._coordinators.pop(transactional_id, None)
 
     def forget_leader(self, partition: TopicPartition) -> None:

@@ -1,9 +1,10 @@
 """CommitClient: runs the state machines of the package `commit` against a cluster.
 
-A machine returns requests to brokers (`Ask`). The `Question` around each one states how to send it.
-The client has its own connections and can process many requests at once. It makes no decisions, and
-it never retries a request of a machine. If a request gets no response, the reply is `Unanswered`.
-`answers` resumes the generator of each request (see `generators`) in the caller's thread.
+A machine returns `Question` objects. Each contains a request to brokers (`Ask`), and states how to
+send it. The client has its own connections and can process many requests at once. It makes no
+decisions, and it never retries a request of a machine. If a request gets no response, the reply is
+`Unanswered`. `answers` resumes the generator of each request (see `generators`) in the caller's
+thread.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class CommitClient:
 
     @property
     def trouble(self) -> str:
-        """The error of the last reply; else the errors of nodes; else an empty string.
+        """Why the last request failed, or else the errors of nodes, or "" if there are none.
 
         Any thread may read it.
         """
@@ -219,7 +220,7 @@ class CommitClient:
     def log_ends(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, int]:
-        """Return the high watermarks of partitions, which include records of open transactions.
+        """Return the high watermarks of partitions. Open transactions do not lower them.
 
         Raise ApiException for a fatal error code, and TimeoutException at the deadline.
         """
@@ -321,7 +322,7 @@ class CommitClient:
         return self._clock()
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings since the last call: which log records were ignored, and why."""
+        """Return the warnings about the commit log since the last call of this method."""
         return self._log.take_warnings()
 
     def ask(self, questions: Iterable[Question]) -> None:
@@ -331,7 +332,7 @@ class CommitClient:
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
         """Send the queued requests, and wait for the next replies.
 
-        Return [] if there is no reply within `timeout_s` seconds, or if no request waits for one.
+        Return [] if there is no reply within `timeout_s` seconds, or if there are no requests.
         Raise AuthenticationException if the client and a broker cannot authenticate each other, by
         SASL or with certificates.
         """

@@ -67,7 +67,7 @@ class CommitLog:
         self._warnings: list[str] = []
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings since the last call: which records were ignored, and why."""
+        """Return the warnings about the log since the last call of this method."""
         taken, self._warnings = self._warnings, []
         return taken
 
@@ -109,12 +109,12 @@ class CommitLog:
         raise left_out("Produce", node_id)
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
-        """Read the records with one key, the driver id of an owner, up to the high watermark."""
+        """Read the records of one owner up to the high watermark. Their key is its driver id."""
         reader, end = yield from self._read_to_end(ask.key)
         return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
-        """Read the records of all owners up to the high watermark. Return those with the prefix."""
+        """Read up to the high watermark. Return the records whose keys begin with `ask.prefix`."""
         reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
@@ -134,7 +134,7 @@ class CommitLog:
         return topic_id
 
     def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
-        """Read up to the high watermark. Return the reader of `key`, and the offset reached.
+        """Read up to the high watermark. Return the reader of `key`, and the next offset to read.
 
         key: None for the records of all keys.
         """

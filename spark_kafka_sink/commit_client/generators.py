@@ -28,7 +28,7 @@ Steps: TypeAlias = Generator[Wait, None, T]
 class NoReplyError(Exception):
     """There is no reply to a request, because a broker returned an error or did not respond.
 
-    is_unanswered: whether the request got no response, so that a broker may have processed it.
+    is_unanswered: whether there is no usable response. A broker may have processed the request.
     """
 
     def __init__(self, code: int, reason: str, *, is_unanswered: bool) -> None:
@@ -74,7 +74,7 @@ def pause_until(time: float) -> Steps[bool]:
 
 
 def look_up_wait_s(attempts: int) -> float:
-    """Return the seconds to wait before a look-up is retried. They double after each attempt."""
+    """Return how long to wait before a look-up is retried. The time doubles at each attempt."""
     return min(_LOOK_UP_WAIT_S * 2.0**attempts, _LONGEST_LOOK_UP_WAIT_S)
 
 

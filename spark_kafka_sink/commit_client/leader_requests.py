@@ -83,11 +83,11 @@ class Partitions:
         raise left_out("DescribeProducers", node_id)
 
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
-        """Return the marker of a producer's transaction in a partition, from an offset on.
+        """Find the marker that ends a producer's transaction in a partition, from an offset on.
 
-        The epoch of the marker is the epoch of the records or the next one. It is the next one from
-        version 5 of EndTxn on, and if the transaction timed out or was fenced. Raise NoReplyError
-        at the deadline of `ask`.
+        The marker has the epoch of the records, or the next epoch. It has the next epoch if EndTxn
+        has version 5 or later, or if the transaction timed out or was fenced. Raise NoReplyError at
+        the deadline of `ask`.
         """
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0

@@ -35,7 +35,7 @@ _ADVICE: Final = {
 
 
 def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
-    """Return a function that takes an error code and a topic, and returns the advice for a reader.
+    """Return a function that takes an error code and a topic, and returns advice for the user.
 
     The function returns None if there is no advice. acls: adds the kafka-acls.sh command that
     grants the missing permission.
@@ -157,7 +157,7 @@ class OffsetsLookup:
         )
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
-        """Record that a request from `requests` was sent to a node."""
+        """Record that a request, which `requests` has returned, was sent to a node."""
         self._in_flight[node_id] = future
 
     def collect(self, now: float) -> None:
@@ -207,7 +207,7 @@ class OffsetsLookup:
         self._attempts += 1
 
     def missing(self) -> str:
-        """Describe the first ten partitions whose offset is not known, and the last error."""
+        """Return as text the first ten partitions with an unknown offset, and the last error."""
         numbers = map(str, sorted(set(self._query.partitions) - self.found.keys()))
         error = f" ({self._last_error})" if self._last_error else ""
         return f"partitions {listed(numbers)}{error}"

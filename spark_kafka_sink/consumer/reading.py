@@ -3,9 +3,9 @@
 The state machine has no sockets and no clock. It returns Fetch requests by node, and processes the
 responses. If a partition cannot be read now, for example because its leader has moved, it is
 requested again after retry.backoff.ms. This back-off grows with every further failure. The other
-partitions continue. If a response advances no partition, its partitions are requested again after
-the same back-off, counted from the time of the request. If that response took fetch.max.wait.ms or
-longer, the back-off starts again at retry.backoff.ms. Errors that are not retriable are raised.
+partitions continue. If a response advances no partition, its partitions are also requested again
+after a back-off, which begins at the time of the request. If that response took fetch.max.wait.ms
+or longer, this back-off is reset to retry.backoff.ms. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], room_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Group parts into lists, so that each list can be joined into one Arrow batch.
+    """Group parts (decoded records) into lists; each list is to be joined into one Arrow batch.
 
-    A list of several parts takes at most `room_bytes`. The caller empties each list to free memory.
+    A list with more than one part takes at most `room_bytes`. The caller empties each list to free
+    memory.
     """
     joined: list[DecodedRecords] = []
     joined_bytes = 0
@@ -113,7 +114,7 @@ def _joined(parts: Iterator[DecodedRecords], room_bytes: int) -> Iterator[list[D
 def _visible(
     data: PartitionData, start: int, end: int, part_bytes: int, *, read_committed: bool
 ) -> Iterator[DecodedRecords]:
-    """Yield the records of the batches that overlap the offset range and are visible to the reader.
+    """Yield, in parts, the visible records of the batches that overlap the offset range.
 
     Each part takes at most `part_bytes`, or is a single record. Control batches are not visible.
     With read_committed, the records of aborted transactions are not visible either.
@@ -286,7 +287,10 @@ class Reading:
         return all(partition.is_done for partition in self.partitions)
 
     def mark_out_of_range(self) -> None:
-        """Treat positions above the end offsets as out of range, because the log ends there."""
+        """Treat positions above their end offset as out of range.
+
+        This is called if the end offsets are the latest offsets, so the log has no such positions.
+        """
         for partition in self.partitions:
             partition.needs_offset = partition.position > partition.end
 
@@ -430,12 +434,12 @@ class Reading:
         partition.attempts += 1
 
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
-        """Process the earliest and the latest offset of a partition whose position is out of range.
+        """Decide how to continue with a partition whose position is out of range.
 
-        If the position is in range after all, it is requested again. For example, a new leader may
-        have been behind the old one. If the position is below the earliest offset, and the range
-        began at "earliest", reading continues at the current earliest offset. Otherwise, raise
-        OffsetOutOfRangeException.
+        earliest, latest: the offsets of its log now. If the position is in range after all, it is
+        requested again. For example, a new leader may have been behind the old one. If the position
+        is below the earliest offset, and the range began at "earliest", reading continues at the
+        current earliest offset. Otherwise, raise OffsetOutOfRangeException.
         """
         name, number = partition.topic_partition
         position = partition.position
@@ -466,7 +470,7 @@ class Reading:
         partition.needs_offset = False
 
     def unfinished(self) -> str:
-        """Describe the first ten partitions that are not read to their end, and their errors."""
+        """Return as text the first ten partitions that are not read to their end, and why."""
         return listed(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
             + (f" ({p.last_error})" if p.last_error else "")

@@ -77,8 +77,8 @@ class TopicReader:
     default) limits the bytes of records that are decoded and not yet yielded. The decompressed
     bytes of one record batch need memory in addition, and the compressed responses of each leader
     need up to twice fetch.max.bytes. If a record that exceeds the limit has several headers, a copy
-    of its headers also needs memory. A batch that takes more than 512 MiB is rejected. Raise
-    ConfigException if an option is invalid.
+    of its headers also needs memory. A record batch that takes more than 512 MiB after
+    decompression is rejected. Raise ConfigException if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while another thread's call is running. Getting the next batch from the
@@ -150,9 +150,10 @@ class TopicReader:
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
         offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
         or offsets by partition, with an offset for each partition to read. If there is no partition
-        to read, as with ``partitions=[]`` or ``start={}``, there are no batches. "earliest" and
-        "latest" are looked up once, when the first batch is requested. With read_committed, records
-        of aborted transactions are skipped, and the latest offset is the last stable offset.
+        to read, for example with ``partitions=[]`` or ``start={}``, there are no batches.
+        "earliest" and "latest" are looked up once, when the first batch is requested. With
+        read_committed, records of aborted transactions are skipped, and the latest offset is the
+        last stable offset.
 
         Each batch has at least one row, and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers

@@ -162,11 +162,11 @@ class AwsTokens:
 def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
     """Return a digest that identifies the user of the AWS credentials. Send no request to AWS.
 
-    The digest is made from the id of a long-term access key, or from the role and the session of a
-    profile or of a web identity. For single sign-on, it is made from the account and the role. The
-    result is an empty string if the options themselves name the user. It is also empty if only a
-    request to AWS could identify the user, as for the role of an EC2 instance. Raise
-    ConfigException if an option is invalid.
+    For a long-term access key, the digest is made from the id of the key. For a role that a profile
+    or a web identity assumes, it is made from the names of the role and the session. For single
+    sign-on, it is made from the account and the role. The result is an empty string if the options
+    themselves name the user. It is also empty if only a request to AWS could identify the user. The
+    role of an EC2 instance is an example. Raise ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 
@@ -184,7 +184,10 @@ def _identity(options: AwsOptions) -> str:
 
 
 def _identity_of_profile(options: AwsOptions) -> list[str | None]:
-    """Return the values that identify the user of the profile, or else of AWS's default chain."""
+    """Return the values that identify the user of a profile.
+
+    If the options set no profile, the values are those of AWS's default credential provider chain.
+    """
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - slow, and may be absent
 
     try:
@@ -230,7 +233,7 @@ _is_asking: Final[ContextVar[bool]] = ContextVar("is_asking", default=False)
 
 @contextmanager
 def _without_debug_logs() -> Iterator[None]:
-    """Suppress botocore's DEBUG logs inside this block, because they contain access keys."""
+    """Context manager: suppress botocore's DEBUG logs, because they contain access keys."""
     import botocore  # noqa: PLC0415 - an extra
 
     names = [f"botocore.{module.name}" for module in iter_modules(botocore.__path__)]
@@ -375,8 +378,9 @@ def _remove_commands(config: Mapping[str, Any]) -> list[str]:
 def _name_role_sessions(config: Mapping[str, Any]) -> None:
     """Set a role session name in each of botocore's profiles that has none.
 
-    Otherwise botocore would use the current time as the name of each session. If the environment
-    configures a web identity, botocore takes the session name from the profile, too.
+    Without a name in the profile, botocore would use the current time as the name of each session.
+    botocore reads this name from the profile even if environment variables configure a web
+    identity.
     """
     profiles = config.get("profiles", {})
     # Without AWS_PROFILE, botocore uses this profile even if no file contains it.

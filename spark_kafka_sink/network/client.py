@@ -16,14 +16,14 @@ uses it.
 
 What is hard:
 
-- Every request that was passed to `send` results in exactly one event: a response, a broken
-  connection, request.timeout.ms, an unsupported version, or a rejected login. A response that
-  arrived before its connection closed still counts. So the client reads received bytes first, also
-  before it closes a connection itself (`_take_rest`).
+- Every request that was passed to `send` results in exactly one event. Its cause is a response, a
+  broken connection, request.timeout.ms, an unsupported version, or a rejected login. A response
+  that arrived before its connection closed still counts. So the client reads received bytes first,
+  also before it closes a connection itself (`_take_rest`).
 - Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
   was passed to `connect`, or for a request that any node may answer. After a failure, the client
   backs off for reconnect.backoff.ms. The back-off doubles with each failure, up to
-  reconnect.backoff.max.ms, and has a jitter of 20 %. It then tries the next address.
+  reconnect.backoff.max.ms, and has a jitter of 20 %. The next attempt uses the next address.
 - An open connection does not show that a node works. For example, a listener that expects SASL
   answers ApiVersions, and closes the connection at the first request. So the last error of a node
   is kept for error messages until the node answers a request.
@@ -506,7 +506,7 @@ class NetworkClient:
         """Process what has arrived on a connection, before the caller closes the connection.
 
         Otherwise, requests would be retried although their responses have arrived. Write nothing.
-        Return whether the connection is still to be closed, which is False if it broke meanwhile.
+        Return whether the caller must still close it. This is False if it broke meanwhile.
         """
         channel, connection = state.channel, state.connection
         if connection is None or not connection.is_ready or not connection.in_flight:
@@ -545,9 +545,9 @@ class NetworkClient:
                 self._connection_lost(state, reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
-        """Re-authenticate each connection that holds requests because its session has ended.
+        """Re-authenticate the connections whose session ended while there were no credentials.
 
-        The selector wakes up when a ticket or token is available.
+        They hold requests back. The selector wakes up when a ticket or token is available.
         """
         for state in self._nodes:
             connection = state.connection

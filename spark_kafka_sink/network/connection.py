@@ -5,8 +5,8 @@ state, its requests in flight and the frames being received. The first request o
 is ApiVersions. It follows the TLS handshake and precedes the SASL login, if they are used. The
 connection is READY after all of these steps.
 
-While the connection re-authenticates (`SaslAuthenticator`), requests are held, in order, because
-the broker would read them as SASL tokens.
+While the connection re-authenticates (`SaslAuthenticator`), it holds requests back, in order. The
+broker would read them as SASL tokens.
 
 If a broker does not support the version of the ApiVersions request, the client retries with a
 version from the error response (KIP-511). It retries with version 0 if the error response lists no
@@ -131,7 +131,7 @@ class InFlightRequests:
         """Return the request whose response is due next, or None if no response is due.
 
         No response is due while a request is being written. The time for which the broker may delay
-        the response (`held_back_s`) does not count as silence. Any thread may call this.
+        the response (`held_back_s`) does not count in `silent_s`. Any thread may call this.
         """
         try:
             oldest = self._requests[0]
@@ -158,9 +158,9 @@ class InFlightRequests:
         self._received_at = now
 
     def written(self, now: float) -> InFlightRequest | None:
-        """Record that the next frame is written.
+        """Record that the next frame has been written.
 
-        Return its request if the request expects no response (acks=0), otherwise None.
+        Return the request in that frame if it expects no response (acks=0), otherwise None.
         """
         request = self._unwritten.popleft()
         request.written_at = now
@@ -195,8 +195,8 @@ class InFlightRequests:
 class UnansweredRequests(NamedTuple):
     """The requests of a closed connection that got no response, oldest first.
 
-    held: the requests that were not sent, because the connection re-authenticated, waited for
-    credentials, or closed first. They were made after the requests in flight.
+    held: the requests that were not sent before the connection closed, for example because it was
+    re-authenticating or waited for credentials. They were made after the requests in flight.
     """
 
     in_flight: list[ClientRequest]
@@ -345,9 +345,9 @@ class Connection:
         """Process bytes from the broker, and yield the events of each complete frame.
 
         Raise ProtocolError for an invalid frame, AuthenticationException if the broker or this
-        client rejects the login, and NetworkException if there are no credentials now. The
-        connection is then unusable. The request whose response could not be processed and all later
-        requests are still in flight; `closed` returns them.
+        client rejects the login, and NetworkException if there are no credentials now. After an
+        exception, the connection is unusable. The request whose response could not be processed and
+        all later requests are still in flight; `closed` returns them.
         """
         self.in_flight.received(now)
         for frame in self._frames(data):

@@ -185,7 +185,7 @@ def _failure(
 ) -> SaslAuthenticationException | NetworkException:
     """Return the exception to raise. Its message contains the library's error, and often a remedy.
 
-    Return a NetworkException if a retry may overcome the error.
+    The exception is a NetworkException if a retry may succeed.
     """
     code = error.min_code - _FIRST_CODE
     words = options.for_message(_words(error))
@@ -199,8 +199,8 @@ def _failure(
         advice = (
             f"; the broker's principal must be {Option('sasl.kerberos.service.name')}, then a "
             "slash and the host name that the broker advertises, which cannot be an IP address; if "
-            "it is, the Kerberos library may have looked up a different host name: set "
-            "rdns = false in krb5.conf"
+            "the principal is right, the Kerberos library may have looked up a different host "
+            "name: set rdns = false in krb5.conf"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
         advice = (

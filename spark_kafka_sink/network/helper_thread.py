@@ -1,8 +1,8 @@
 """Threads for slow calls, such as requesting a ticket from a KDC, outside the network's thread.
 
-A thread makes its calls one after the other. A call may never return, for example if a KDC accepts
-connections but does not respond. If a call is slow, another thread is started for the other calls,
-up to a limit.
+A thread executes its calls one after the other. A call may never return, for example if a KDC
+accepts connections but does not respond. If a call is slow, another thread is started for the
+waiting calls. The number of threads is limited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_THREADS: Final = 8
 
 
 class HelperThreads:
-    """Makes calls in a thread that ends when there are no more calls.
+    """Executes calls in a helper thread, which ends when no call is waiting.
 
     If every thread is busy with a slow call, another one is started, up to `_MOST_THREADS`.
     """
@@ -39,7 +39,7 @@ class HelperThreads:
         self._since: dict[object, float] = {}
 
     def run(self, call: Callable[[], object]) -> None:
-        """Make a call in a helper thread. The call must not raise. Any thread may call this method.
+        """Execute `call`, which must not raise, in a helper thread. Any thread may use this method.
 
         Raise RuntimeError if no thread can be started and no other thread is running. The call is
         then dropped. It is also dropped if an interrupt ends this method before a thread has begun
@@ -107,8 +107,8 @@ class _Making:
 class MadeAhead(Generic[_T]):
     """Objects that helper threads make in advance, by key. Each object can be taken only once.
 
-    make: returns a new object for a key. It may take a long time, and raises KafkaException on
-    failure. wake: called from a helper thread when an object is ready.
+    make: a function that returns a new object for a key. This may take a long time. It raises
+    KafkaException on failure. wake: called from a helper thread when an object is ready.
     """
 
     def __init__(self, make: Callable[[str], _T], wake: Callable[[], None]) -> None:
@@ -119,9 +119,9 @@ class MadeAhead(Generic[_T]):
         self._made: dict[str, _Made[_T] | _Making] = {}
 
     def is_there(self, key: str) -> bool:
-        """Return whether the object of a key is ready, or could not be made.
+        """Return whether `take` can return the object of a key, or raise why it could not be made.
 
-        Otherwise, start to make the object, unless a thread is making it already.
+        If not, start to make the object, unless a thread is making it already.
         """
         found = self._made.get(key)
         if isinstance(found, _Making):

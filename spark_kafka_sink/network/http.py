@@ -1,9 +1,9 @@
 """HTTP requests, limited in time and size, without redirects.
 
-One deadline limits the connection including its TLS handshake. A second deadline limits the
-complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
-and ``https`` are supported. Environment variables of the process set the proxies. Requests to
-loopback addresses use no proxy.
+One deadline limits the time to connect, including the TLS handshake. A second deadline limits the
+time until the response is complete. A peer that sends a single byte now and then does not extend
+it. Only ``http`` and ``https`` are supported. Environment variables of the process set the proxies.
+Requests to loopback addresses use no proxy.
 
 This is the only module that imports urllib.
 """
@@ -79,8 +79,8 @@ class HttpAnswer:
 class HttpLimits:
     """The limits of a request.
 
-    connect_s: the time limit in seconds for the connection. read_s: the time limit in seconds for
-    the complete response after that. most_bytes: the size of the largest response body.
+    connect_s: the time limit for connecting, in seconds. read_s: the time limit in seconds from
+    then until the response is complete. most_bytes: the maximum size of the response body.
     """
 
     connect_s: float
@@ -246,7 +246,7 @@ class _TooLargeError(OSError):
 
 
 class _Deadline:
-    """The deadline for all waits on one socket, and that socket."""
+    """One socket, and the deadline for every wait on it."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -255,7 +255,7 @@ class _Deadline:
         self._socket: socket.socket | None = None
 
     def connected(self) -> None:
-        """Start the time limit of the response."""
+        """Record that the connection is made, and start the time limit of the response."""
         self.is_connected = True
         self._until = time.monotonic() + self.limits.read_s
 

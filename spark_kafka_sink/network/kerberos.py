@@ -43,9 +43,10 @@ _PAUSE: Final = ExponentialBackoff(base_s=1.0, max_s=30.0)
 
 
 class _Failures:
-    """Raises a final failure again for a while, instead of sending another request to the KDC.
+    """Pauses requests to the KDC after a failure that a retry would repeat.
 
-    Each pause is about twice as long as the last one, up to a limit, until a request succeeds.
+    During a pause, the failure is raised again without a request. With each further failure, the
+    pause is about twice as long, up to a limit. A successful request resets it.
     """
 
     def __init__(self) -> None:
@@ -59,9 +60,9 @@ class _Failures:
         """Return the result of a request to the KDC.
 
         Raise SaslAuthenticationException if the request fails and a retry would fail in the same
-        way. Also raise it, without a request, if the last request of the same kind failed so and
-        its pause has not ended. given: what identifies the keytab or the ticket. An earlier failure
-        with a different keytab or ticket does not count.
+        way. A pause then begins. Until it ends, raise the same error for the same `kind` without a
+        request. given: a value that identifies the keytab or the ticket. A failure with a different
+        keytab or ticket causes no pause.
         """
         given_before, message, ends_at, failures = self._kept.get(kind, (given, "", 0.0, 0))
         if given_before != given:
@@ -113,8 +114,8 @@ class Kerberos:
     def login(self, node: Node, chance: float) -> Login:
         """Return the login of a connection. Call this only after `has_login` has returned True.
 
-        Raise SaslAuthenticationException if there are no tickets, and NetworkException if there may
-        be tickets later.
+        Raise SaslAuthenticationException if there are no tickets, and NetworkException if a retry
+        may succeed.
         """
         host = _host(node)
         # The connection's first exchange is the login that was prepared for it.
@@ -134,7 +135,7 @@ class Kerberos:
         return (self._cached_principal or "").partition("@")[0].partition("/")[0]
 
     def identity(self) -> str:
-        """Return the principal of the ticket cache; an empty string if the options set it.
+        """Return the principal of the ticket cache; an empty string if the options set a principal.
 
         Raise SaslAuthenticationException if the cache has no tickets.
         """

@@ -4,8 +4,8 @@ All clients of a process with equal configurations share one `TokenSource`: prod
 and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
 wakes the selectors of the clients. The thread runs while the source has clients, and refreshes the
 token before it expires. When there are no clients, the source keeps the token for the next client,
-unless brokers have rejected it. A call may never return. If a call is slow, another thread is
-started, up to a limit.
+unless brokers have rejected it. A call may be slow, or never return. Another thread then makes the
+next call. The number of threads is limited.
 
 A forked child starts without sources, because it must not use the tokens and threads of its parent.
 """
@@ -115,14 +115,14 @@ class TokenSource:
         self._slow_threads = 0
 
     def attach(self, user: LoginUser) -> None:
-        """Fetch tokens for a client, and wake it after each fetch."""
+        """Add a client. Fetch tokens while there are clients, and wake them after each fetch."""
         with self._lock:
             self._renewal.attached(is_first=not self.is_in_use)
             self._users.add(user)
             self._go_on()
 
     def detach(self, user: LoginUser) -> None:
-        """Stop waking a client."""
+        """Remove a client. It is not woken any more."""
         with self._lock:
             self._users.discard(user)
             self._changed.notify_all()

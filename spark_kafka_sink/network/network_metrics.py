@@ -2,8 +2,8 @@
 
 It owns the sensors of the Java client's Selector (SelectorMetrics), with the same metric names. A
 sensor is updated once per connection, written request, read or select call. `fold` moves the new
-values into the time windows, at most once a second. All values that one such call moves count for
-the same time (see `Metrics.fold`).
+values into the time windows, at most once a second. All values that one call of `fold` moves are
+recorded with the same time (see `Metrics.fold`).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class NetworkMetrics:
             self._all.failed_authentications.add(1)
 
     def closed(self) -> None:
-        """Record a connection that was closed or never established."""
+        """Record that a connection was closed, or that an attempt to connect failed."""
         self._all.connections_closed.add(1)
 
     def sent(self, node_id: int, size_bytes: int) -> None:

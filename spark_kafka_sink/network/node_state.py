@@ -84,7 +84,7 @@ class Expired(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """The connection of one node and its past errors; times are seconds of the producer's clock."""
+    """The connection of one node and its past errors; times are seconds of the client's clock."""
 
     node: Node
     is_canonical: bool = True
@@ -116,7 +116,7 @@ class NodeState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the connection accepts requests; a broker may still throttle it."""
+        """Whether the connection accepts requests; true even while the broker throttles it."""
         return self.connection is not None and self.connection.is_ready
 
     def unanswered(self, now: float) -> Unanswered | None:
@@ -216,7 +216,7 @@ class NodeState:
         self.setup_until = float("inf")
 
     def succeeded(self) -> None:
-        """Record a response, or that a request that expects no response (acks=0) was written.
+        """Record a success: a response arrived, or a request without response (acks=0) was written.
 
         This clears the last error. An open connection alone does not clear it, because a listener
         that expects SASL responds to ApiVersions and then closes the connection at the first
@@ -236,7 +236,7 @@ class NodeState:
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
     def _pending(self, now: float) -> str:
-        """Return what the connection is waiting for, or an empty string for a short wait."""
+        """Return what the connection waits for, or an empty string if it has not waited long."""
         waited = now - self.last_attempt
         connection = self.connection
         since = self.awaits_login_since  # another thread may set it
@@ -286,7 +286,8 @@ class NodeState:
     def next_deadline(self, config: NetworkConfig, now: float) -> float:
         """Return when the next timeout of the connection is due: setup, request, login or idle.
 
-        While the connection waits for a ticket or token, the result may be the earlier `next_look`.
+        While the connection waits for a ticket or token, return the time of `next_look` if that is
+        earlier.
         """
         connection, due = self.connection, self.setup_until
         if connection is None:

@@ -91,7 +91,7 @@ class NodeStates:
             self._by_id[node_id] = NodeState(node, named_by=named_by)
 
     def tolerate_failures(self, now: float) -> None:
-        """Tolerate a few failures of brokers that another client learned."""
+        """Allow a few failures until the brokers that another client learned are dropped."""
         self._failures_left = _INITIAL_NODES_FAILURES
         self._tolerant_until = now + _INITIAL_NODES_S
 
@@ -151,10 +151,10 @@ class NodeStates:
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:
-        """If a warning is due, return for how many seconds no needed node has answered; else None.
+        """Return for how many seconds no needed node has answered, or None if no warning is due.
 
         The first call during a silence returns None, because some responses may have arrived but
-        not been read yet. No warning is due while nothing is needed. connect_to, is_any_needed: as
+        not been read yet. No warning is due while no node is needed. connect_to, is_any_needed: as
         in `next_deadline`.
         """
         longest_pause_s = self._retry_backoff_max_s + _POLL_DELAY_S
@@ -186,7 +186,7 @@ class NodeStates:
         self._end_silence(now)
 
     def _end_silence(self, now: float) -> None:
-        """End the silence if one of the most recently needed nodes answers."""
+        """End the silence unless the nodes that were last needed are silent (`_is_silent`)."""
         if self._silent_since is None:
             return
         if not self._is_silent(now, self._needed(now, self._needed_ids)):
@@ -203,9 +203,9 @@ class NodeStates:
     def _is_silent(self, now: float, needed: Sequence[NodeState]) -> bool:
         """Return whether no needed node answers.
 
-        If only brokers that are not needed answer, the needed nodes may be restarting, so the
-        result is False. But the result is True if a needed broker was never reached since a
-        bootstrap address listed it. Bootstrap addresses do not count as brokers here.
+        If any other broker answers, the needed nodes may be restarting, so the result is False.
+        There is one exception: if a needed broker was never reached since a bootstrap address
+        listed it, the result is still True. Bootstrap addresses do not count as other brokers.
         """
         if self._is_any_needed and not self.has_answering(now):
             return True
@@ -217,7 +217,7 @@ class NodeStates:
         )
 
     def _warns_at(self, now: float) -> float:
-        """Return when the next warning may be due; infinity if there is no more warning."""
+        """Return when the next warning may be due; infinity if no warning can become due."""
         if self._has_warned:
             return float("inf")
         if self._silent_since is not None and self._unneeded_since is None:

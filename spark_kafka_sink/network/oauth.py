@@ -263,7 +263,7 @@ class OAuth:
             raise TokenException(str(error), is_final=True) from None
 
     def _check_user(self, found: tuple[object, ...]) -> None:
-        """Raise SaslAuthenticationException if the user is not that of this client.
+        """Raise SaslAuthenticationException if `found` is not the user of this client.
 
         Otherwise, the clients that share the token would log in as a different user.
         """
@@ -611,11 +611,11 @@ def _digest(values: list[object]) -> str:
 
 
 def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[object, ...]:
-    """Return the values that identify the user of a token: names, but no secrets.
+    """Return the values that identify the user of a token. They contain no secrets.
 
     They include the endpoint and the extensions, because a different tenant may have a client of
-    the same name. For a Python callable, they are its name and the extensions. A token in a file
-    names its user itself. form: the form of the token request, or an empty mapping.
+    the same name. For a Python callable, they are only its name and the extensions. A token in a
+    file itself names the user. form: the form of the token request, or an empty mapping.
     """
     if settings.path is not None or not settings.is_java:
         return settings.retriever, settings.extensions
@@ -659,7 +659,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 def _named_in_jaas() -> AbstractContextManager[None]:
-    """In the error messages of a block, name options as options inside `sasl.jaas.config`."""
+    """Context manager: error messages say that an option is inside `sasl.jaas.config`."""
     return name_options(f"{Option('sasl.jaas.config')}: ".__add__)
 
 
@@ -690,7 +690,7 @@ def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
 
 
 class _GivenValues(OptionValues):
-    """The values of options whose references (``${…}``) were resolved before."""
+    """Returns given option values, whose references (``${…}``) are already resolved."""
 
     def __init__(self, config: ProducerConfig, given: Mapping[str, str]) -> None:
         super().__init__(config)

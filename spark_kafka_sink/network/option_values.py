@@ -226,7 +226,7 @@ class OptionValues:
         return any(map(self.has_reference, values))
 
     def check_url(self, url: str, description: str) -> None:
-        """Raise ConfigException if this process may not fetch tokens from a URL.
+        """Raise ConfigException if this process may not fetch tokens from a URL, or sign it as one.
 
         description: the URL in error messages.
         """

@@ -213,10 +213,10 @@ class ConsumerNetworkClient:
 
     @contextmanager
     def _guarded_call(self) -> Iterator[None]:
-        """Count a call as interrupted if it does not reach the end of its ``with`` block.
+        """Context manager: a call is interrupted if its ``with`` block does not run to the end.
 
-        If the last call was interrupted, replace the network client first. If an interrupt ends
-        this replacement, the next call repeats it.
+        If the last call was interrupted, the network client is replaced before the block runs. If
+        an interrupt ends this replacement, the next call repeats it.
         """
         if self._is_interrupted:
             self._client.close()

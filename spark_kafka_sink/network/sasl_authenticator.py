@@ -48,9 +48,9 @@ class Login:
     different times. is_token: whether the login uses a delegation token; then a session lifetime of
     0 means that the token has expired. hint: str(hint) is the advice if a broker rejects the
     credentials; it may be empty. mechanism_option: the option that sets the mechanism, for error
-    messages. mechanism: the value of this option if it differs from the mechanism that brokers see,
-    as AWS_MSK_IAM does; otherwise empty. accepted: called after each login with the lifetime
-    of the session in seconds, or 0 for no limit.
+    messages. mechanism: the value of this option, or empty if brokers see the same mechanism. For
+    AWS_MSK_IAM, brokers see a different mechanism. accepted: called after each login with the
+    lifetime of the session in seconds, or 0 for no limit.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -115,8 +115,8 @@ class SaslAuthenticator:
             option = "" if login is None else login.mechanism_option
             if login is not None and login.mechanism:
                 raise UnsupportedSaslMechanismException(
-                    f"{self._peer} does not offer the mechanism {mechanism}, by which "
-                    f"{option}={login.mechanism} logs in: it offers {offered}; have the broker "
+                    f"{self._peer} does not offer the mechanism {mechanism}, which "
+                    f"{option}={login.mechanism} needs: it offers {offered}; have the broker "
                     f"offer {mechanism}"
                 )
             raise UnsupportedSaslMechanismException(

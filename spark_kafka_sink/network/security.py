@@ -130,14 +130,14 @@ def login_identity(config: ProducerConfig) -> str:
     For GSSAPI, the key is the principal in the ticket cache. For OAUTHBEARER, it is the user of the
     token, assertion or template in a file. For AWS_MSK_IAM, it is a digest of the long-term access
     key, or of the role of a profile. Without SASL, it is a digest of the subject of the client
-    certificate, if the certificate is in a file or set by a reference. If an option determines the
-    user by a reference (``${…}``), the key is a digest that includes the resolved values. These are
-    names, the token endpoint, the Python callable, and the extensions of OAUTHBEARER. The key is an
-    empty string if the options alone determine the user. It does not depend on tokens that an
-    endpoint or a Python callable returns, or on session tokens of AWS.
+    certificate, if the certificate is in a file or set by a reference. If options that determine
+    the user contain references (``${…}``), the key is a digest that includes their values. Such
+    options are names, the token endpoint, the Python callable, and the extensions of OAUTHBEARER.
+    The key is an empty string if the options alone determine the user. It does not depend on tokens
+    that an endpoint or a Python callable returns, or on session tokens of AWS.
 
-    Raise KafkaException, as the login would, if the user cannot be found. If this function returned
-    a key instead, two users could share a producer.
+    Raise KafkaException if the user cannot be found. The login would raise it, too. If this
+    function returned a key instead, two users could share a producer.
     """
     if config.has_sasl:
         return _identity(config, checked_mechanism(config.sasl_mechanism))
@@ -202,9 +202,9 @@ def _digest(values: list[Any]) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
-    If a file contains an OAuth token or an assertion, the digest includes the user in that file. If
-    two logins have the same configuration, `login_identity` and digest, they are logins of the same
-    user. Raise KafkaException if a reference has no value, or if the file contains no token.
+    If a file contains an OAuth token, assertion or template, the digest includes its user. Two
+    logins with equal configuration, `login_identity` and digest are logins of the same user. Raise
+    KafkaException if a reference has no value, or if the file contains no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
     values = OptionValues(config).at_once()
@@ -225,9 +225,9 @@ def resolved_login(config: ProducerConfig) -> str:
 class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, or None while it is being fetched. It is called once when this
-    object is made, and again for each exchange. If the token comes from a file (`source` is None),
-    the first exchange uses the result of the first call instead.
+    token: returns the valid token, or None while it is being fetched. It is called when this object
+    is made, and again for each exchange. Exception: if the token comes from a file (`source` is
+    None), the first exchange uses the token of the first call.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class _TokenLogin:
         return OAuthBearerExchange(token, refused=source.refused, accepted=source.accepted)
 
     def accepted(self, lifetime_s: float) -> None:
-        """Record whether the session that has begun ends when its token expires."""
+        """Record whether the new session ends when its token expires."""
         token = self._last
         self._ends_with_token = token is not None and ends_with_token(
             token, self._last_at, lifetime_s
@@ -290,8 +290,7 @@ class Security:
     Raise ConfigException if the configuration is invalid. wake: called from another thread when the
     login that a connection waits for is ready. is_one_of_many: whether other processes log in at
     the same time. identity: the result of `login_identity`, or an empty string if it is not known.
-    Each login must be of this user. If it is not known, each login must be of the user of the first
-    login.
+    Each login must be of this user or, if the user is not known, of the user of the first login.
     """
 
     def __init__(
@@ -382,7 +381,7 @@ class Security:
         return context.layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, `wake` is called as soon as it can."""
+        """Return whether `login` can be called now. If not, `wake` is called when it can be."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
@@ -502,7 +501,7 @@ class Security:
         return token
 
     def _check_identity(self) -> None:
-        """Raise AuthenticationException if the login is no longer that of the user `identity`."""
+        """Raise AuthenticationException if the user of the credentials is no longer `identity`."""
         if not self._identity or self._kerberos is not None:
             return
         if login_identity(self._config) == self._identity:

@@ -342,7 +342,7 @@ class Selector:
 
 
 def _advance(buffers: deque[memoryview], written: int) -> int:
-    """Remove `written` bytes from the front; return how many buffers are completely written."""
+    """Remove `written` bytes from the first buffers; return how many buffers are now written."""
     finished = 0
     while buffers and written >= len(buffers[0]):
         written -= len(buffers.popleft())
@@ -353,7 +353,10 @@ def _advance(buffers: deque[memoryview], written: int) -> int:
 
 
 def finish_sends(sends: deque[int], finished_buffers: int) -> int:
-    """Remove completed buffers from the sends; return how many sends are completely written."""
+    """Remove written buffers from the first sends; return how many sends are now written.
+
+    sends: for each send, the number of its buffers that are not yet written.
+    """
     finished = 0
     while sends and sends[0] <= finished_buffers:
         finished_buffers -= sends.popleft()

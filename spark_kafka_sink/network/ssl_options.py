@@ -1,7 +1,7 @@
 """The ``ssl.*`` options as TLS settings: cipher suites, truststores and keystores.
 
-Java uses the names of cipher suites in the TLS standard. OpenSSL uses different names for the
-suites of TLS 1.2.
+Java gives cipher suites the names that they have in the TLS standard. OpenSSL uses different names
+for the suites of TLS 1.2.
 """
 
 from __future__ import annotations
@@ -191,7 +191,10 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, or None if the option is unset; and its name in error messages."""
+        """Return a store as PEM, and its name in error messages.
+
+        If the option is unset, return None instead of the PEM.
+        """
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))

@@ -52,8 +52,8 @@ class TlsSettings:
     """The values of the ``ssl.*`` options, with the contents of their files.
 
     truststore: None for the system's certificates. key: the private key, or None. chain: the
-    certificates of the key, or None if they are in the same text as the key. The two origins name
-    the source of truststore and key in error messages.
+    certificates of the key, or None if they are in the same text as the key. truststore_origin,
+    key_origin: where truststore and key come from, for error messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -142,12 +142,12 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
-    """Trust the certificates in OpenSSL's file and folders, or else those in a usual place.
+    """Trust the certificates in OpenSSL's file and folders, or else those in another usual file.
 
     Raise ConfigException if no certificate is found, or if the file that SSL_CERT_FILE names
     contains none. OpenSSL would ignore such a file. Then either every broker would be rejected, or
-    the client would trust the system's certificates, which the variable should replace.
-    SSL_CERT_DIR may name an empty folder, so that only SSL_CERT_FILE is used.
+    the client would trust the system's certificates, which the variable should replace. To use only
+    SSL_CERT_FILE, set SSL_CERT_DIR to an empty folder.
     """
     file, folders, is_named = _openssl_places()
     why = _why_not_loaded(context, file)
@@ -384,7 +384,7 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check(self) -> None:
-        """Raise the error, if any, that occurred after the data that `received` last returned."""
+        """Raise the error, if any, that `received` found behind the data that it last returned."""
         if self._failure is not None:
             self._raise(self._failure)
 

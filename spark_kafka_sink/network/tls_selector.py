@@ -2,9 +2,9 @@
 
 A channel reports Connected when TCP is connected, and Secured when the TLS handshake is complete.
 Received data is decrypted. Data to send is combined into pieces of up to 256 KiB. A piece is
-encrypted when the previous piece is sent, so that a connection holds at most one encrypted piece.
-Each read takes all decrypted data from the TLS layer, so no data stays there until the socket's
-next event.
+encrypted after the previous piece has been sent, so that a connection holds at most one encrypted
+piece. Each read takes all decrypted data from the TLS layer, so no data stays there until the
+socket's next event.
 
 ::
 

@@ -210,9 +210,9 @@ def own_partitions(
 
     name: the value of partitioner.class. topics: the topic of each row, a string or null.
     partitions: the partition count of each row's topic, int32 or null. rows: the columns to pass to
-    the partitioner. The result is null if the partitioner returns null or the count is null. Raise
-    ConfigException if the partitioner cannot be loaded, and DataException if it returns an invalid
-    partition. Exceptions of the partitioner propagate.
+    the partitioner. The result of a row is null if the partitioner returns null for it, or if its
+    partition count is null. Raise ConfigException if the partitioner cannot be loaded, and
+    DataException if it returns an invalid partition. Exceptions of the partitioner propagate.
     """
     partitioner = _load(name)
     if partitioner is None:

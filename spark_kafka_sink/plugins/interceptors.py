@@ -1,6 +1,6 @@
 """Interceptors: user code that sees every record before it is sent and after it is acknowledged.
 
-If an interceptor raises an Exception, it is logged and the next interceptor is called
+If an interceptor raises an Exception, the exception is logged, and the next interceptor is called
 (ProducerInterceptors of the Java client). Any other BaseException, such as SystemExit, is raised to
 the caller. In the I/O thread, it is only logged.
 """
@@ -43,7 +43,7 @@ class ProducerInterceptor:
         """Receive the result of a record.
 
         It is called in the I/O thread, before the on_delivery callback of the record. If `send`
-        itself rejects the record, it is called in the thread that calls `send`.
+        itself rejects the record, this method is called in the thread that calls `send`.
         """
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
 
 
 def _each_once(given: Iterable[object]) -> Iterator[object]:
-    """Yield names and classes once, as Java's ConfigDef does; yield other objects every time."""
+    """Yield the items, but a repeated name or class only once (ConfigDef of the Java client)."""
     seen: set[object] = set()
     for item in given:
         name = item.strip() if isinstance(item, str) else item

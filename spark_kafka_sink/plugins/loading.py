@@ -24,7 +24,7 @@ _IN_PLACE_OF_JAVA: Final = {
 
 
 def load(option: str, given: object) -> object:
-    """Return the class or object that an option names. Return any value that is not a str as it is.
+    """Import the class or object that a str names, and return it. Return other values as they are.
 
     Raise ConfigException if the name cannot be imported.
     """
@@ -92,8 +92,8 @@ def name_of(plugin: object) -> str:
 def name_user_code(error: BaseException, option: str, plugin: object) -> None:
     """Add the name of user code to the traceback of its exception, as the last line.
 
-    plugin: the user's function or object. option: the option that specifies it. No exception is
-    raised.
+    plugin: the user's function or object. option: the option that specifies it. This function
+    itself raises no exception.
     """
     with suppress(Exception):  # a user's object may raise when its name is read
         raised = _described(error)

@@ -1,4 +1,4 @@
-"""Call user code whose result is not used, and queue such calls for the I/O thread.
+"""Call user code and ignore its result; queue such calls for the I/O thread.
 
 Callbacks, interceptors and plugins may raise anything, even SystemExit or asyncio's CancelledError.
 In the I/O thread, every exception is logged and dropped, because no caller could catch it. If an
@@ -6,7 +6,7 @@ exception ended the I/O thread, the producer would deliver nothing any more. In 
 an Exception is logged, as in the Java client. Any other BaseException is returned, and the caller
 raises it after all other work.
 
-`UserCalls` is the queue of the calls that the I/O thread makes, in order and without a lock.
+`UserCalls` is the queue of the calls that the I/O thread runs, in order and without a lock.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def _log(
 class UserCalls:
     """The queue of user calls for the I/O thread.
 
-    due: the number of calls that were ever queued. made: the number of these calls that have
-    returned. A flush waits until the calls that were queued before it have returned. If a call is
-    queued after the I/O thread has ended, a new thread is started to make it, because a caller may
-    wait for it. `add` and `end` are called with the producer's lock, `make` without it.
+    due: the number of calls that were ever queued. made: how many of them have returned. A flush
+    waits until the calls that were queued before it have returned. If a call is queued after the
+    I/O thread has ended, a new thread is started for it, because a caller may wait for this call.
+    `add` and `end` are called with the producer's lock, `make` without it.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class UserCalls:
         self._start_thread: Callable[[], None] = lambda: None
 
     def start_later_threads(self, start: Callable[[], None]) -> None:
-        """Set the function that starts a thread to make calls after the I/O thread has ended."""
+        """Set the function that starts a thread to run calls after the I/O thread has ended."""
         self._start_thread = start
 
     def add(self, call: Callable[[], object]) -> None:
@@ -95,7 +95,7 @@ class UserCalls:
             self._has_ended = False
 
     def make(self) -> int:
-        """Make all queued calls, and the calls that they queue. Return the number of calls made.
+        """Run all queued calls, and the calls that these queue. Return how many calls were run.
 
         It runs in the I/O thread or the thread that replaces it, without the producer's lock.
         """
@@ -108,7 +108,7 @@ class UserCalls:
         return made
 
     def end(self) -> bool:
-        """Return whether no call is queued. If so, the thread that makes calls must end.
+        """Return whether no call is queued. If so, the thread that runs the calls must end.
 
         The next `add` then starts a new thread.
         """

@@ -1,1 +1,1 @@
-"""The producer's state machines. They are pure: events and the time are arguments."""
+"""The producer's state machines. They do no I/O: callers pass in events and the time."""

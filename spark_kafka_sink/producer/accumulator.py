@@ -22,9 +22,9 @@ The difficult parts:
 - The memory that a batch keeps is charged to the `BufferPool`. The charge changes when rows are
   copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is done.
   If several batches reference a slice, it is charged until the last of these batches is done.
-- While memory is short, open batches are sent, oldest first, but no more than needed, because the
-  memory of batches in flight will soon be free (`draining`). If all open batches were sent, the
-  average batch would contain half as many records.
+- While memory is short, open batches are sent, oldest first. The memory of batches in flight will
+  soon be free (`draining`), so no more batches are sent than needed. If all open batches were sent,
+  the average batch would contain half as many records.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
@@ -116,7 +116,7 @@ class RecordAccumulator:
         return list(self._incomplete)
 
     def undelivered(self) -> Counter[str]:
-        """Return the number of records that are neither acknowledged nor failed, by topic."""
+        """Return, by topic, the number of records that are neither acknowledged nor failed."""
         records = Counter[str]()
         for batch in self._incomplete:
             records[batch.topic_partition.topic] += batch.record_count
@@ -153,9 +153,9 @@ class RecordAccumulator:
         return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
-        """Replace the limits on the batch size of topics.
+        """Set the limits on the batch size, by topic. They replace the earlier limits.
 
-        If a topic's limit rises, the limit that was learned from its rejected batches is dropped.
+        Rejected batches may have shown a lower limit. It is dropped if the topic's limit rises.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._topic_limits.get(topic, size_bytes):
@@ -163,7 +163,7 @@ class RecordAccumulator:
         self._topic_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
-        """Forget the limits of all topics, because they may have been raised."""
+        """Forget the batch size limits of all topics. They are outdated if a limit was raised."""
         self._topic_limits.clear()
         self._found_limits.clear()
 
@@ -189,7 +189,7 @@ class RecordAccumulator:
         self._flushes.add(flush)
 
     def end_flush(self, flush: object) -> None:
-        """End a flush; an interrupted caller may end its flush twice."""
+        """End a flush. A second call does nothing, so an interrupted caller may call again."""
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
@@ -201,7 +201,7 @@ class RecordAccumulator:
     def withhold(self) -> None:
         """Send no batch, not even a full one, until a flush begins or memory is short.
 
-        `stop_lingering` ends it, too. linger.ms and delivery.timeout.ms only begin after that.
+        `stop_lingering` ends this, too. Until then, linger.ms and delivery.timeout.ms do not run.
         """
         self._is_withheld = True
 
@@ -210,7 +210,7 @@ class RecordAccumulator:
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
-        """Return whether batches are still withheld. If not, restart the age of each at `now`."""
+        """Return whether batches are still withheld. If not, start the age of each at `now`."""
         if not self._flushes and self._lingers and not self.pool.is_short:
             return True
         self._is_withheld = False
@@ -302,10 +302,10 @@ class RecordAccumulator:
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Let a batch be sent, because no caller is compressing it any more.
+        """Allow a batch to be sent, now that no caller is compressing it any more.
 
-        Record its compression ratio. Return whether `settle` must be called. An interrupted caller
-        may call this again.
+        Record its compression ratio. Return whether the caller must now call `settle`. An
+        interrupted caller may call this again.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
@@ -339,8 +339,8 @@ class RecordAccumulator:
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
         """Return the batches to send now, oldest first: at most the first batch of each partition.
 
-        An open batch must be sent when it has waited for linger.ms, or at once during a flush, a
-        close or the end of a transaction. `sendable_for_room` returns further batches.
+        An open batch is due when it has waited for linger.ms. During a flush, a close or the end of
+        a transaction, it is due at once. `sendable_for_room` returns further batches.
         """
         if self._is_withheld and self._is_still_withheld(now):
             return []
@@ -359,10 +359,10 @@ class RecordAccumulator:
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
         """Yield open batches, oldest first, while memory is short.
 
-        The memory of the batches that the caller takes counts as memory that will soon be free. So
-        no more batches than needed are sent, and the other batches can fill up. (Java's
-        RecordAccumulator sends all batches once its pool is exhausted.) others: batches that are
-        sent anyway; their partitions are skipped.
+        When the caller takes a batch, its memory counts as memory that will soon be free. So no
+        more batches are sent than needed, and the others can fill up. (Java's RecordAccumulator
+        sends all batches once its pool is exhausted.) others: batches that are sent anyway; their
+        partitions are skipped.
         """
         if self._is_withheld or not self.pool.is_short:
             return
@@ -374,7 +374,7 @@ class RecordAccumulator:
                 yield batch
 
     def next_sendable_at(self, now: float) -> float:
-        """Return when `sendable` will return more batches than now if nothing else happens."""
+        """Return the next time at which more batches become sendable just because time passes."""
         if self._is_withheld:
             return float("inf")
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
@@ -412,9 +412,9 @@ class RecordAccumulator:
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Replace a batch that a broker found too large, and return the smaller batches.
 
-        From now on, batches of the topic are limited to half of its size. The Java client
-        (RecordAccumulator.splitAndReenqueue) sets no such limit, so brokers reject every further
-        large batch of the topic once. Here, they reject only the batches that were already built.
+        From now on, batches of the topic are limited to half the size of that batch. The Java
+        client (RecordAccumulator.splitAndReenqueue) sets no such limit, so brokers reject each
+        further large batch once. Here, they reject only batches that are already built.
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -445,7 +445,7 @@ class RecordAccumulator:
         return found
 
     def unsent(self) -> list[ProducerBatch]:
-        """Return the batches that were never sent and that no caller is working on."""
+        """Return the batches that were never sent and that no caller is filling or compressing."""
         return [
             batch
             for batch in self._incomplete
@@ -457,8 +457,8 @@ class RecordAccumulator:
     def next_expiry_at(self, now: float) -> float:
         """Return when `expired` must be called again, which is when the oldest batch expires.
 
-        An expired batch that a caller's thread is still working on does not count. The I/O thread
-        calls `expired` again when that thread is finished.
+        This ignores an expired batch that a caller is still filling or compressing. When that
+        caller has finished, the I/O thread calls `expired` again.
         """
         if self._is_withheld:
             return float("inf")
@@ -495,8 +495,8 @@ class RecordAccumulator:
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
     """Insert a batch behind all batches that are at least as old.
 
-    Usually the new batch is the youngest. But if its rows have waited in a chunk, its age is the
-    chunk's age.
+    Usually the new batch is the youngest. But if its rows waited before they were appended, that
+    time counts as well.
     """
     newer = []
     for other in reversed(batches):
@@ -519,7 +519,7 @@ def _sort_by_age(batches: dict[_Key, ProducerBatch]) -> None:
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:
-    """Return whether a queued batch has a sequence before `sequence`, allowing for overflow."""
+    """Return whether a batch has a sequence number before `sequence`, even after a wrap to 0."""
     if not batch.has_sequence:
         return False
     return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30

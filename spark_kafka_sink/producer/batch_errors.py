@@ -1,8 +1,8 @@
 """The errors of batches: the messages that a user reads when an attempt or a batch has failed.
 
-This module defines the text and the class of each error. It decides nothing and has no state,
-because `BatchCompletion` determines the result of a batch. Information that is not in the batch
-(for example, why a node cannot be reached) is passed as an argument.
+This module defines the text and the class of each error. It decides nothing and has no state:
+`BatchCompletion` determines the result of a batch. Information that is not in the batch (for
+example, why a node cannot be reached) is passed as an argument.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def abortable(error: KafkaException) -> KafkaException:
 
 
 def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
-    """Return the broker's message, and which record it rejected first and why."""
+    """Return why a broker rejected a batch: its message, and its error for one record."""
     said = [one_line(answer.error_message)] if answer.error_message else []
     if answer.record_errors:
         first = answer.record_errors[0]
@@ -185,12 +185,12 @@ def error_of_expired_batch(
 ) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
-    timeout: the option and its value; throttle: a note that a node throttles this client, empty if
-    no node does; where: a note on the partition's leader, or why no leader is known. refusal: the
-    error if authentication between the leader and this client failed, otherwise None. The returned
-    error has the class of `refusal`, or else is a TimeoutException. prerequisite_error: the last
-    error of a request that had to succeed before the batch could be sent, such as InitProducerId;
-    None if there was no such error.
+    timeout: the option and its value, as text. throttle: a note that a node throttles this client,
+    or "" if no node does. where: a note on the partition's leader, or why no leader is known.
+    refusal: the error if the leader and this client could not authenticate each other, otherwise
+    None. If `refusal` is set, the returned error has its class; if not, it is a TimeoutException.
+    prerequisite_error: the last error of a request that had to succeed before the batch could be
+    sent, such as InitProducerId; None if there was no such error.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     is_in_flight = batch.state is BatchState.IN_FLIGHT

@@ -74,8 +74,8 @@ def split_records(
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
     """Divide the records of a compressed batch among two or more new batches.
 
-    The batch must contain at least two records. The parts are sealed. Each part gets the age and
-    the number of attempts of the batch. The spans and the sequence numbers of the batch are divided
+    The batch must contain at least two records. The parts are sealed. Each part has the same age
+    and the same number of attempts as the batch. The batch's spans and sequence numbers are divided
     among the parts. If the batch may have been written, each part is marked as possibly written.
     """
     origin = batch.origin

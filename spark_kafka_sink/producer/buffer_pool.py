@@ -1,8 +1,8 @@
 """BufferPool: the number of free bytes of buffer.memory, and the queue of calls that wait for them.
 
-The pool only counts bytes, while the rows themselves are in batches. (The Java client's BufferPool
-also keeps buffers for reuse, which Python does not need.) It has no lock and no clock: the caller
-of each method holds the producer's lock, and waits without the lock.
+The pool only counts bytes; the rows themselves are in batches. (The Java client's BufferPool also
+keeps buffers for reuse, which Python does not need.) It has no lock and no clock. A caller holds
+the producer's lock during each call, and releases it to wait.
 
 A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
 batches, the accumulator charges the memory that the batches keep, and the call releases the
@@ -30,8 +30,8 @@ class PendingAppend:
     """Rows that are being put into batches (a slice of columns or a chunk), and their resources.
 
     The resources must be released even if the caller is interrupted (Ctrl-C). So each resource is
-    recorded here before it is taken, or so soon that no interrupt can come in between. Releasing a
-    resource twice does no harm.
+    recorded here before it is taken, or so soon afterwards that no interrupt can come in between.
+    Releasing a resource twice does no harm.
 
     size_bytes: the reserved bytes of buffer.memory, 0 before the reservation and after the release;
     partitions: the partitions whose open batches are held; full: the batches that this call must
@@ -70,15 +70,15 @@ class BufferPool:
 
     @property
     def is_short(self) -> bool:
-        """Whether so little memory is free, or soon will be, that open batches must be sent."""
+        """Whether open batches must be sent because too little memory is free or soon free."""
         return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:
         """Reserve bytes for a call; return False if it must wait for memory or for earlier calls.
 
-        A call for more than buffer.memory is only granted when all memory is free. If the call does
-        not have to wait for earlier calls, room_bytes becomes `size_bytes`, but at least a quarter
-        of buffer.memory. When room_bytes grows, the I/O thread must check which batches to send.
+        A call for more than buffer.memory is only granted when all memory is free. If no earlier
+        call waits, room_bytes becomes `size_bytes`, or a quarter of buffer.memory if that is more.
+        When room_bytes grows, the I/O thread must check which batches to send.
         """
         if self._waiting and self._waiting[0] is not pending:
             return False
@@ -106,9 +106,9 @@ class BufferPool:
             self._waiting.remove(pending)
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that batches keep from now on, whether or not they were reserved."""
+        """Record that batches keep these bytes from now on. They need not have been reserved."""
         self.available_bytes -= size_bytes
 
     def free(self, size_bytes: int) -> None:
-        """Count bytes that batches no longer keep."""
+        """Record that batches no longer keep these bytes."""
         self.available_bytes += size_bytes

@@ -43,11 +43,11 @@ _CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
 class BatchTransaction(Protocol):
-    """What `BatchCompletion` uses of a `TransactionManager` or a `JoinedTransaction`."""
+    """The members of `TransactionManager` and `JoinedTransaction` that `BatchCompletion` uses."""
 
     @property
     def gives_up(self) -> bool:
-        """Whether the transaction will be aborted, so that unsent records need not be sent."""
+        """Whether the transaction will be aborted. Its unsent records then need not be sent."""
 
     @property
     def may_renumber(self) -> bool:
@@ -57,7 +57,7 @@ class BatchTransaction(Protocol):
         """Return whether an acknowledged batch must be compared with the batch in the log."""
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was rejected because of another producer in this transaction."""
+        """Return whether a broker rejected a batch while it verified another producer's batch."""
 
     def reported(self, error: KafkaException) -> KafkaException:
         """Return the error to report for the records of a batch that failed with `error`."""
@@ -118,7 +118,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: BatchTransaction | None,
     ) -> None:
-        """Replace the sequences and the transaction; None if batches now have none."""
+        """Use these sequences and this transaction from now on; None if there are none."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
@@ -337,7 +337,7 @@ class BatchCompletion:
         self._end(batch, batch.late(), succeeded=succeeded)
 
     def _end(self, batch: ProducerBatch, ends: BatchAction, *, succeeded: bool) -> None:
-        """Perform the action that ends a batch."""
+        """Perform `ends`, the action that the last event of a batch has returned."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
         if ends is not BatchAction.FREE:
@@ -368,7 +368,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return a note on the throttling by the batch's node, or "" if there was none."""
+        """Return a note that the batch's node throttled this client, or "" if it did not."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -390,7 +390,8 @@ class BatchCompletion:
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
     """Return whether the error `code` proves that no earlier attempt wrote the batch.
 
-    If one had, the broker would recognise the batch, unless retention has deleted it.
+    If an earlier attempt had written it, the broker would recognise the batch as a duplicate,
+    unless retention had deleted the batch from the log.
     """
     if code == codes.UNKNOWN_PRODUCER_ID:
         return answer is not None and answer.log_start_offset != -1
@@ -440,12 +441,12 @@ def _kind(sequences: Sequences | None, transactions: BatchTransaction | None) ->
 
 @dataclass(kw_only=True)
 class PartitionDelivery:
-    """The acknowledged records of one partition; without slots, so that `vars` returns its fields.
+    """The acknowledged records of one partition.
 
-    Offsets are -1 if the broker does not return them (acks=0). Records of other producers may be
-    between first_offset and last_offset. bytes: the size of the records before compression;
-    compressed_bytes: the size of the batches as they were sent, compressed or not, including their
-    headers.
+    The class has no slots, because `vars` must return its fields. Offsets are -1 if the broker does
+    not return them (acks=0). Records of other producers may be between first_offset and
+    last_offset. bytes: the size of the records before compression; compressed_bytes: the size of
+    the batches as they were sent, compressed or not, including their headers.
     """
 
     records: int = 0

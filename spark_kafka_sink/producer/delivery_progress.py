@@ -17,11 +17,11 @@ class DeliveryProgress(NamedTuple):
     """The progress of a producer since `take_deliveries` was last called.
 
     records, bytes: acknowledged records, and their size before compression. pending: records that
-    are in batches and not acknowledged. throttled: for how many seconds each node still throttles
-    this client. retried: for each node, the number of unfinished batches with a failed attempt.
-    unreachable: for each needed node without a connection, the reason. awaited: what else calls and
-    batches wait for, such as the metadata of a topic. Each value is the last error about it, or ""
-    if there is none.
+    are in batches and not acknowledged. throttled: for each node, for how many more seconds it
+    throttles this client. retried: for each node, the number of unfinished batches with a failed
+    attempt. unreachable: for each needed node without a connection, the reason. awaited: the other
+    things that calls and batches wait for, such as the metadata of a topic. Each value is the last
+    error about that thing, or "" if there was no error.
     """
 
     records: int
@@ -47,11 +47,12 @@ def delivery_progress(
 ) -> DeliveryProgress:
     """Return the progress of a producer. The caller holds its lock.
 
-    topic_waits: the topics of each call that waits for metadata. prerequisite: returns what the
-    batches of a partition still need before they can be sent ("" for nothing), and the last error
-    about it. throttled: as in the result. troubles: for each node without a connection, the reason.
-    A node is needed if it leads the partition of an unfinished batch. If there is no such node and
-    no connection, every node counts as needed.
+    topic_waits: the topics of each call that waits for metadata. prerequisite: a function that
+    returns what the batches of a partition still need before they can be sent ("" for nothing), and
+    the last error about that. throttled: see `DeliveryProgress`. troubles: for each node without a
+    connection, the reason. The result contains the reasons of the nodes that are needed. A node is
+    needed if it leads the partition of an unfinished batch. If there is no such node and no
+    connection, every node counts as needed.
     """
     retried: Counter[int] = Counter()
     needed = set()

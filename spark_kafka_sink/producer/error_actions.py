@@ -3,8 +3,8 @@
 The rules are those of Sender and TransactionManager of the Java client (4.2). `error_action` looks
 the code up in the rules of the request. If there is no rule, a retriable code is retried, and any
 other code ends the batch, the transaction or the producer, depending on the kind of producer. The
-callers perform the action, because they know how often a batch was sent, and which sequence a
-broker should expect.
+function only names the action. Its callers perform it, because only they know how often a batch was
+sent, and which sequence number a broker should expect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """The request to a broker; the value is the API's name. EndTxn has a value for each outcome."""
+    """A kind of request; the value is the API's name. EndTxn counts as two: commit and abort."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"

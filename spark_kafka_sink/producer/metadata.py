@@ -7,8 +7,8 @@ A request is due when metadata turned out to be stale (`request_update`), or aft
 metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
 back-off grows while attempts fail or responses contain nothing new (KIP-580). A new topic is
 requested at once. That request contains the known topics only if their metadata is stale. A topic
-that is unused for metadata.max.idle.ms is dropped (KIP-526). (Metadata and ProducerMetadata of the
-Java client.)
+that is unused for metadata.max.idle.ms is dropped (KIP-526). The Java client has the classes
+Metadata and ProducerMetadata for this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ NO_LEADER_EPOCH: Final = -1
 class TopicMetadata:
     """A topic: its id, and the leader and leader epoch of each partition (leader -1: not known).
 
-    Callers keep this object while newer responses arrive, so it is never changed, only replaced.
+    A caller may still use this object when a newer response arrives. So it is never changed, only
+    replaced.
     """
 
     topic_id: UUID
@@ -127,8 +128,9 @@ class _Topic:
     def refused(self, code: int) -> None:
         """Replace the topic's metadata with a broker's error.
 
-        If brokers send no topic ids, the metadata before the error is not kept. Otherwise, if the
-        topic is recreated, its new and lower leader epochs would look older than that metadata.
+        Usually, the metadata before the error is kept, to detect outdated responses. It is not kept
+        if brokers send no topic ids: if the topic is recreated, its leader epochs start again, so a
+        correct response would look outdated.
         """
         self.error = code
         if self.known is not None and self.known.topic_id != ZERO_UUID:
@@ -163,11 +165,11 @@ class _RequestInFlight:
 class ClusterMetadata:
     """The metadata of the cluster. Times are seconds of the producer's clock.
 
-    max_idle_s: how long an unused topic is kept. rebootstrap_after_s: after how many seconds
-    without a response the known brokers are forgotten, so that the bootstrap servers are used
-    (KIP-899, KIP-1102); None: never. advice: returns what a user can do about an error code of a
-    topic. allow_auto_topic_creation: whether brokers may create a requested topic that does not
-    exist; before version 4 of Metadata, a request cannot forbid it.
+    max_idle_s: how long an unused topic is kept. rebootstrap_after_s: the seconds without a
+    response after which the client forgets the known brokers and uses the bootstrap servers
+    (KIP-899, KIP-1102), or None for never. advice: a function that returns what a user can do about
+    an error code of a topic. allow_auto_topic_creation: whether brokers may create a requested
+    topic that does not exist; before version 4 of Metadata, a request cannot forbid it.
     """
 
     def __init__(
@@ -242,10 +244,10 @@ class ClusterMetadata:
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
     def request_update(self) -> int:
-        """Request the metadata of all topics again soon, because some of it was stale.
+        """Request the metadata of all topics again soon, after some of it turned out to be stale.
 
-        Return the number of the last request so far. Its response may have been sent before this
-        call, so only responses to requests with higher numbers are certainly newer than the call.
+        Return the number of the last request so far. The response to that request may be older than
+        this call. Only the responses to requests with higher numbers are certainly newer.
         """
         self._needs_update = True
         return self._requests
@@ -273,7 +275,7 @@ class ClusterMetadata:
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id, all zeros if it is unknown or not sent (before Metadata 10)."""
+        """Return a topic's id. It is all zeros if unknown, or if not sent (before Metadata 10)."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
@@ -311,8 +313,8 @@ class ClusterMetadata:
     def take_error(self, name: str) -> KafkaException | None:
         """Return the error that makes waiting for a topic useless, None if waiting may help.
 
-        Each error is returned once, so that the next caller requests the topic again. The error of
-        an invalid topic name is always returned.
+        Each error is returned only once. The next caller then requests the topic again. The error
+        of an invalid topic name is an exception: it is returned every time.
         """
         if self._fatal_error is not None:
             fatal, self._fatal_error = self._fatal_error, None
@@ -383,7 +385,7 @@ class ClusterMetadata:
         self._failed_attempts += 1
 
     def _rebootstrap(self, now: float) -> None:
-        """Forget the brokers, so that the next request goes to a bootstrap server; keep topics."""
+        """Forget the brokers, but not the topics. The next request goes to a bootstrap server."""
         self.nodes = {}
         self.rebootstraps += 1
         self._needs_update = True

@@ -127,5 +127,5 @@ def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64
 
 
 def _words_of(data: UInt8s) -> UInt32s:
-    """Return the little-endian word that starts at each byte, as an overlapping view."""
+    """Return a view of the little-endian words that start at each byte. The words overlap."""
     return np.ndarray((len(data) - _WORD_BYTES + 1,), "<u4", data, strides=(1,))

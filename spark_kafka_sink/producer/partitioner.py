@@ -56,7 +56,7 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads those rows of one topic whose partition neither a column nor a key determines."""
+    """Spreads the rows of one topic that get no partition from the partition column or a key."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row, int64; sizes: the size of each row in bytes."""
@@ -113,9 +113,9 @@ class EvenPartitioner:
     chosen. The first rounds have short stretches. In the first round, the size of a stretch is the
     size of the first slice of rows, divided by the number of partitions. In the following rounds, a
     stretch is as large as all earlier stretches of the partition together, until each partition has
-    had the bytes of a batch. So no partition gets more than twice the mean. After these rounds, a
-    round leaves out partitions with long queues at random, so that each partition gets the share
-    that KIP-794 defines.
+    had the bytes of a batch. So no partition gets more than twice as many bytes as the average
+    partition. After these rounds, a round leaves out partitions with long queues at random, so that
+    each partition gets the share that KIP-794 defines.
 
     start: the index, among the available partitions, of the partition that gets rows first. With
     more than `MOST_EVEN` partitions, every stretch is as large as a batch.
@@ -187,10 +187,11 @@ class EvenPartitioner:
 
 
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
-    """Return the ends of the stretches that are shorter than a batch, in bytes from 0 on.
+    """Return where each stretch that is shorter than a batch ends, in bytes since the first row.
 
-    At the last end, each partition has had the bytes of a batch. `EvenPartitioner` explains
-    stretches. first_bytes: the total size of the rows in the first slice.
+    After the last of these stretches, each partition has had the bytes of a batch.
+    `EvenPartitioner` explains stretches. first_bytes: the total size of the rows in the first
+    slice.
     """
     ends: list[int] = []
     first, had = max(1, first_bytes // partitions), 0
@@ -205,9 +206,9 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 
 
 def _changes(stretches: Int64s, current: int) -> Int64s:
-    """Return, for each row, how many times the stretch has changed since the `current` one.
+    """Return, for each row, the number of stretches that have begun after the `current` one.
 
-    Stretches in which no row begins do not count. They are common if rows are larger than
+    A stretch in which no row begins does not count. This is common if rows are larger than
     stretches.
     """
     changes: Int64s = np.cumsum(np.diff(stretches, prepend=current) > 0)
@@ -215,7 +216,7 @@ def _changes(stretches: Int64s, current: int) -> Int64s:
 
 
 class RoundRobinPartitioner:
-    """Each row goes to the next available partition of one topic; the first row, to a random one.
+    """Each row of a topic goes to the next available partition, and the first row to a random one.
 
     The random start matters if many producers send few rows each, as Spark tasks may. Otherwise,
     they would all send their rows to the partitions with the lowest numbers.
@@ -294,9 +295,9 @@ class Partitioner:
         """Return the partition of each row of one topic, int64.
 
         hashes: the keys' hashes from `hash_keys`, None if keys choose no partitions or no row has a
-        key; explicit: the partition column, -1 for null, None without the column; sizes: the size
-        of each row in bytes; partitions: the topic's number of partitions; load: only called if
-        there are rows to spread.
+        key; explicit: the partition column, with -1 for null, or None if there is no such column;
+        sizes: the size of each row in bytes; partitions: the topic's number of partitions; load:
+        only called if there are rows to spread.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
@@ -319,8 +320,8 @@ class Partitioner:
 def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
     """Return the running sum of the partitions' weights, None if all weights are equal.
 
-    The weight of a partition is the longest queue length + 1 - the partition's queue length, so
-    that the longest queue still gets rows (updatePartitionLoadStats of BuiltInPartitioner).
+    The weight of a partition is ``longest queue length + 1 - its own queue length``. So even the
+    partition with the longest queue gets rows (updatePartitionLoadStats of BuiltInPartitioner).
     """
     if queue_lengths is None:
         return None
@@ -352,7 +353,7 @@ class GroupedRows:
 def topics_to_spread(
     rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
 ) -> dict[str, TopicMetadata]:
-    """Return the topics that may have rows whose partition neither a column nor a key determines.
+    """Return the topics that may have rows without a partition from the partition column or a key.
 
     topics: the metadata of each topic in ``rows.topics``.
     """
@@ -376,8 +377,9 @@ def choose_partitions(
 ) -> GroupedRows:
     """Choose the partition of each row, and sort the rows by partition.
 
-    topics: the metadata of each topic in ``rows.topics``; load: called for the topics that
-    `topics_to_spread` returns; hashes: the keys' hashes, if they are already computed.
+    topics: the metadata of each topic in ``rows.topics``; load: returns the load of a topic, only
+    called for topics that `topics_to_spread` returns; hashes: the keys' hashes, if they are already
+    computed.
     """
     if hashes is None and partitioner.uses_keys:
         hashes = hash_keys(rows.columns.key)
@@ -401,7 +403,7 @@ def choose_partitions(
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:
-    """Return the positive hash of each key, int64, -1 for null; None without a key column."""
+    """Return the positive hash of each key, int64, -1 for null. Without keys, return None."""
     if key is None:
         return None
     hashes = to_positive(murmur2(key))
@@ -413,7 +415,8 @@ def check_partitions(
 ) -> None:
     """Raise DataException for the first explicit partition that the topic does not have.
 
-    explicit: the partition column, with the rows of all topics; of_topic: the topic's row numbers.
+    explicit: the partition column of the rows of all topics; of_topic: which of these rows belong
+    to `topic`.
     """
     beyond = np.flatnonzero(explicit[of_topic] >= partitions)
     if len(beyond):

@@ -66,7 +66,7 @@ class DrainedBatches:
 
 @dataclass(slots=True)
 class SentBatches:
-    """The `ClientRequest.context` of a Produce request: its batches, and topic names by id.
+    """The `ClientRequest.context` of a Produce request: its batches, and its topics' names.
 
     refused: the errors of batches that are not in the request, because the broker does not support
     their compression or record format.
@@ -181,8 +181,8 @@ class ProduceRequests:
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
         """Store the new leaders that a broker names in its response (KIP-951).
 
-        The leaders of a topic that was recreated since the request are ignored, because its epochs
-        start again.
+        If a topic was recreated since the request, its leaders in the response are ignored, because
+        the leader epochs of the new topic start again.
         """
         ids = {name: topic_id for topic_id, name in names.items()}
         leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}

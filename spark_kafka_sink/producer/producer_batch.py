@@ -44,9 +44,10 @@ from spark_kafka_sink.wire.primitives import Records
 class SpanOwner(Protocol):
     """An object that gets the results of single records, for example for the futures of rows.
 
-    When a batch is done, the owner of each of its spans is notified. A span covers many rows, so
-    their futures get their offsets although the batch has no Python object for each row. Records
-    have no span if nobody needs their results one by one (rows of columns without a callback).
+    When a batch is done, the owner of each of its spans is notified. A span covers many rows. So
+    each row's future gets its offset, although the batch has no Python object for each row. Records
+    have no span if nobody needs the results of single records. These are rows that were passed as
+    columns without a callback.
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -72,7 +73,7 @@ _new_span: Callable[[tuple[object, ...]], RecordSpan] = partial(tuple.__new__, R
 
 
 def split_spans(spans: Sequence[RecordSpan], at: int) -> tuple[list[RecordSpan], list[RecordSpan]]:
-    """Return the spans of the records before record `at`, and those of the records from `at` on.
+    """Return the spans of the records before record `at`, and the spans of all other records.
 
     The offset deltas in the second part count from `at`. A span across the cut is divided in two.
     """
@@ -103,8 +104,8 @@ class RetainedBuffer:
 def is_worth_keeping(sizes_bytes: Int64s) -> bool:
     """Return whether the large pieces of a buffer should be referenced instead of copied.
 
-    They should if they are at least half of the buffer. Otherwise, a few pieces would keep the
-    whole buffer in memory although most of it was copied, and the copies would use memory, too.
+    They should if they are at least half of the buffer. Otherwise, most of the buffer would be in
+    memory twice: the few referenced pieces keep the whole buffer, and the other pieces were copied.
     sizes_bytes: the size of each piece.
     """
     # The method `sum` runs Python code, in which the caller could be interrupted.
@@ -239,7 +240,7 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the batch when it is sent; before it is compressed, an upper bound."""
+        """The size of the batch as it is sent. Before it is compressed, this is an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
@@ -400,14 +401,14 @@ class ProducerBatch:
         return action
 
     def origin_not_written(self) -> None:
-        """Record that the split batch was not written, because a broker accepted this part."""
+        """Record that the split batch was never written: a broker has accepted this part of it."""
         if self.origin is not None:
             self.origin.maybe_written = False
 
     def fail(
         self, error: KafkaException, record_errors: dict[int, KafkaException] | None = None
     ) -> BatchAction:
-        """Record that the batch has failed with its last attempt.
+        """Record that the last attempt has failed, and with it the batch.
 
         record_errors: the errors of the records that the broker rejected, by record number in the
         batch.

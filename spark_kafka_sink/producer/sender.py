@@ -272,7 +272,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Return whether the producer cannot continue. If that is new, fail every batch."""
+        """Return whether the producer cannot continue. The first time, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self.completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -307,8 +307,8 @@ class Sender:
     ) -> tuple[ClientRequest | None, int | None]:
         """Return the transactional request to send, or the node to connect to before it is sent.
 
-        At most one of the two is not None. It is the node if a request to a node without a
-        connection is due.
+        At most one of the two is set. It is the node if a request to a node without a connection is
+        due.
         """
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
@@ -335,9 +335,9 @@ class Sender:
         return in_flight or self.accumulator.has_incomplete
 
     def _drain(self, now: float) -> tuple[list[DrainedBatches], set[int]]:
-        """Put one batch of each partition into requests, as far as the nodes accept requests.
+        """Put one batch of each partition into requests to the nodes that accept requests now.
 
-        Return the drained batches, and the nodes that have batches but no connection.
+        Return the drained batches, and the nodes for which batches wait but no connection exists.
         """
         drained: list[DrainedBatches] = []
         open_requests: dict[int, DrainedBatches] = {}
@@ -371,7 +371,7 @@ class Sender:
         return drained, busy - self._ready
 
     def _can_send_to(self, node_id: int, now: float) -> bool:
-        """Return whether a node for which batches wait accepts a request now."""
+        """Return whether a node accepts a request now. Batches are waiting for this node."""
         can_send = (
             node_id in self._ready
             and self._in_flight.get(node_id, 0) < self._config.max_in_flight

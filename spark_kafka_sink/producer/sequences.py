@@ -117,7 +117,8 @@ class Sequences:
     def unconfirm(self) -> None:
         """Allow only one batch in flight per partition until the next acknowledgement.
 
-        This is necessary if a topic may have been recreated. Its broker accepts any first sequence.
+        This is necessary if a topic may have been recreated. A broker accepts any first sequence in
+        the new topic, so it could accept a second batch after it rejected the first.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
@@ -196,7 +197,7 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Renumber the batches of partitions that need it, unless a broker may still write one.
+        """Renumber the batches of partitions that need it, once no broker can write one any more.
 
         If all these partitions still have an older epoch than the producer, they change to the
         producer's epoch. Otherwise the epoch is bumped. If it is the largest epoch, the producer id

@@ -67,7 +67,7 @@ class BinaryColumn:
 
     @classmethod
     def of(cls, array: pa.Array) -> BinaryColumn:
-        """Return a view of a binary, large_binary, string or large_string array with any offset."""
+        """Return a view of a (large_)binary or (large_)string array, which may be a slice."""
         _, offsets, data = array.buffers()
         width = np.int64 if _is_large(array.type) else np.int32
         first, rows = array.offset, len(array)

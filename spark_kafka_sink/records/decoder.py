@@ -117,9 +117,9 @@ class RecordFields:
 
     header_starts: the position at which the headers of each record begin, int64. ends: the position
     at which the headers of each record end, which is the end of the record, int64. Positions are
-    counted from the start of the records section. copied_bytes: a key or a value of more bytes is
-    not copied. If there is only one header, the same is true for its key and its value. The other
-    fields are the same as in `DecodedRecords`.
+    counted from the start of the records section. copied_bytes: a key or a value with more bytes
+    than this is not copied. In a record with only one header, the same is true for the header's key
+    and value. The other fields are the same as in `DecodedRecords`.
     """
 
     offsets: Int64s
@@ -139,16 +139,16 @@ def decode_parts(
     part_bytes: int,
     limit_bytes: int,
 ) -> Iterator[DecodedRecords]:
-    """Decode `count` records that fill `section`, in parts. Yield one part at least.
+    """Decode `count` records that fill `section`, in parts. Yield at least one part.
 
     part_bytes: the approximate memory that one part may take, 1 or more. A part contains at least
     one record, unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key
     or a value that is larger than `part_bytes` is not copied, but is a view that keeps `section`
     alive. If that record has only one header, the same is true for the header's key and value;
-    several headers are copied. limit_bytes: if the headers of a record take more than `part_bytes`,
-    they and `section` together may take this much memory. Raise CorruptRecordException at the first
-    part that is invalid or exceeds this limit. If `count` is wrong, raise it instead of yielding
-    the last part.
+    several headers are copied. limit_bytes: the maximum memory for `section` and the headers of one
+    record. It applies only if these headers take more than `part_bytes`. Raise
+    CorruptRecordException at the first part that is invalid or exceeds this limit. If `count` is
+    wrong, raise it instead of yielding the last part.
     """
     position = decoded = 0
     while True:

@@ -73,10 +73,10 @@ def _too_large(limit_bytes: int) -> ApiException:
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
     """Decompress one gzip member or several, as Java's GZIPInputStream does.
 
-    At the end of each member, and of each part of the output, zlib copies the input that it was
-    given and has not used. So the input is passed to zlib in steps that start small, and double up
-    to a limit. The number of copied bytes then stays proportional to the data for any number of
-    members.
+    At the end of each member, and of each part of the output, zlib copies all input that it has not
+    used yet. So zlib does not get the whole input at once, but in steps that start small and double
+    up to a limit. The number of copied bytes then stays proportional to the size of the data,
+    however many members there are.
     """
     view = memoryview(data)
     unpacked = bytearray()

@@ -1,8 +1,9 @@
 """Write and read v2 records one by one, in plain Python (DefaultRecord).
 
 The processes in which Spark plans and commits a job write and read the commit log, which contains
-few and small records. This module does that without numpy and Arrow, because importing them takes
-longer than the work itself. The rows of a job go through `encoder` and `decoder` instead.
+only a few small records. They use this module, which needs neither numpy nor Arrow: importing those
+would take longer than the work itself. The rows of a job go through `encoder` and `decoder`
+instead.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def one_record(key: bytes, value: bytes, timestamp_ms: int) -> tuple[bytes, Batc
 def read_batches(log: Buffer) -> Iterator[DefaultBatch]:
     """Yield the complete batches in the records of a Fetch response, in order.
 
-    Raise CorruptRecordException if one is invalid.
+    Raise CorruptRecordException if a batch is invalid.
     """
     view = memoryview(log)
     position = 0

@@ -70,7 +70,7 @@ def encode_rows(
 ) -> tuple[list[Cut], EncodedRecords]:
     """Assign the rows to batches of their partitions, and encode them in partition order.
 
-    opens: the open batch of the partition of each run.
+    opens: for each run (the rows of one partition), the open batch of the partition.
     """
     timestamps = columns.timestamps_ms
     largest_delta = max(batch.records for batch in opens) + len(columns)
@@ -122,8 +122,8 @@ def _head(
 ) -> VarintFields:
     """Return the varints of each record from its length to its offset delta.
 
-    If the columns have no headers, a zero byte is added before them: the header count of the
-    previous record.
+    If the columns have no headers, a zero byte comes before these varints. It is the header count
+    of the previous record.
     """
     fields = VarintFields(len(order))
     if columns.headers is None:
@@ -194,7 +194,7 @@ def record_sizes(columns: RecordColumns) -> Int64s:
 
 
 def span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
-    """Return an upper bound of the timestamp deltas' magnitudes, in ms.
+    """Return an upper bound of the magnitude of every timestamp delta, in ms.
 
     bases_ms: the base timestamps of the open batches.
     """
@@ -280,9 +280,10 @@ class Pieces:
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
     def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
-        """Add the column's bytes to the buffers. Return each part's position and buffer index.
+        """Add the column's bytes to the buffers. Return one int64 per part, to put into its view.
 
-        Both are in one int64, the second one of a view in `_halves`.
+        The upper 32 bits are the part's position in a buffer, and the lower 32 bits are the index
+        of the buffer. In `_halves`, this is the second int64 of a view.
         """
         first, last = int(column.offsets[0]), int(column.offsets[-1])
         numbers: int | Int64s = len(self._buffers)

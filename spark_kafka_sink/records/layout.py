@@ -60,7 +60,7 @@ class Cut(NamedTuple):
 class Layout:
     """Where the rows are cut into batches, and the deltas of each row.
 
-    offset_deltas, timestamp_deltas: int64, one for each row, in the order of the partitions.
+    offset_deltas, timestamp_deltas: int64, one for each row, in partition order.
     """
 
     cuts: list[Cut]

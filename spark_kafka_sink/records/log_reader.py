@@ -95,7 +95,7 @@ class LogBatch:
 def read_log(log: Buffer) -> Iterator[LogBatch]:
     """Yield the complete batches of a Fetch response's records, in order.
 
-    Raise CorruptRecordException if one is invalid.
+    Raise CorruptRecordException if a batch is invalid.
     """
     plain: list[memoryview] = []
     plain_bytes = 0

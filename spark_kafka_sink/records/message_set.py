@@ -221,7 +221,7 @@ class Messages:
 
 
 def read_messages(entries: list[memoryview], limit_bytes: int) -> Messages:
-    """Read messages without a wrapper, or one wrapper, which is decompressed.
+    """Read messages without a wrapper, or decompress one wrapper and read its messages.
 
     entries: one or more complete messages, each with its offset and its size. limit_bytes: the
     maximum size of the messages in a wrapper. Raise CorruptRecordException if they are larger or

@@ -1,8 +1,8 @@
-"""RecordLimits: the size limits for a record, including the header of a batch around it.
+"""RecordLimits: the size limits for a batch that contains only one record.
 
 This module contains the limits of one producer, and checks records against them. A check returns a
-mask of the records that are too large, or raises an exception for one of them. A record must fit in
-a request and into the producer's memory. If it is not compressed, it must also fit
+mask of the records that are too large, or raises an exception for one of them. A record must fit
+into a request and into the producer's memory. If it is not compressed, it must also fit
 max.message.bytes of its topic.
 """
 

@@ -117,7 +117,7 @@ class VarintFields:
         """Add a varint to each row.
 
         widths: the result of `varint_widths`, if it is known. If a row's width is 0, nothing is
-        added to the row, and its number must be 0.
+        added to the row. The number of this row must be 0.
         """
         if widths is None:
             widths = varint_widths(zigzagged)

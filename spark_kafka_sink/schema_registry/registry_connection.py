@@ -82,8 +82,8 @@ def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistr
     """Return a client for the registry. Send no request.
 
     config: the options of the producer. They contain config.providers, which resolve references,
-    and the credentials for the brokers, which the client may use as well. Raise ConfigException if
-    an option is invalid.
+    and the credentials for the brokers, which the client may also use for the registry. Raise
+    ConfigException if an option is invalid.
     """
     # The options of the registry have the same names in Spark as in Confluent's clients.
     with name_options(str):
@@ -354,7 +354,7 @@ class _Connection:
         return fetch
 
     def _token_of_endpoint(self) -> Callable[[], str]:
-        """Return a function that gets a token from bearer.auth.issuer.endpoint.url."""
+        """Return a function that gets a token from the URL in `bearer.auth.issuer.endpoint.url`."""
         names = (_ENDPOINT, _CLIENT_ID, _CLIENT_SECRET)
         url, client_id, secret = (self._text(name) or "" for name in names)
         for name, value in zip(names, (url, client_id, secret), strict=True):
@@ -399,7 +399,7 @@ def _is_registry_url(text: str) -> bool:
 def _has_no_port(text: str) -> bool:
     """Return whether a colon follows the host, and something other than a port follows the colon.
 
-    This may be a password. Then the part that looks like the host is the user.
+    The text after the colon may then be a password, and the apparent host may be a user name.
     """
     host = re.match(r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?:\[[^\]]*\]|[^/:\[\]]*):", text)
     return host is not None and re.match(r"[0-9]*(?:[/?#]|$)", text[host.end() :]) is None

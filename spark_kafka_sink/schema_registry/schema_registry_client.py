@@ -168,7 +168,7 @@ class SchemaRegistryClient:
     def schema_of_id(self, schema_id: int, subject: str = "") -> RegisteredSchema | None:
         """Return the schema with an id, None if no schema has this id.
 
-        subject: a subject in the context that has the id; empty for the default context.
+        subject: any subject of the context that has the id, or empty for the default context.
         """
         what = f"get the schema with id {schema_id}"
         path = f"/schemas/ids/{schema_id}"
@@ -180,11 +180,12 @@ class SchemaRegistryClient:
     def referenced(self, schema: Schema, subject: str = "") -> dict[SchemaReference, Schema]:
         """Return all schemas that a schema references, directly or through other schemas.
 
-        Each schema comes after the schemas that it references itself. It is there several times if
-        references with different names are to it. If several references have the same name, only
-        the first one counts, as in Confluent's clients for Java. subject: a subject that has the
-        schema. References without a context are to its context, as in these clients. Raise
-        DataException if the registry lacks one of the schemas, or if there are more than a hundred.
+        Each schema comes after the schemas that it references itself. If references with different
+        names point to the same schema, the result has it once per name. If several references have
+        the same name, only the first one counts, as in Confluent's clients for Java. subject: a
+        subject that has the schema. As in these clients, a reference without a context points into
+        the context of `subject`. Raise DataException if the registry lacks one of the schemas, or
+        if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
         self._add_referenced(schema, subject, found, set(), set())
@@ -277,11 +278,11 @@ class SchemaRegistryClient:
         """Send a request to one URL after the other. Return (answer, retry_after_s).
 
         what: what the call does, for error messages. end: when the call ends; no request is sent
-        after it. reasons: by URL, why it returned no answer; this method updates them. answer: the
-        first response whose status is not retriable, None if no URL returns one. A status such as
-        503 is retriable. retry_after_s: the longest delay of the Retry-After headers, None if no
-        response has this header. Raise RestClientException if all URLs were asked and no error is
-        retriable.
+        after that time. reasons: for each URL, why it returned no answer; this method updates them.
+        answer: the first response whose status is not retriable, None if no URL returns one. A
+        status such as 503 is retriable. retry_after_s: the longest delay of the Retry-After
+        headers, None if no response has this header. Raise RestClientException if all URLs were
+        asked and no error is retriable.
         """
         delays: list[float] = []
         may_retry = False

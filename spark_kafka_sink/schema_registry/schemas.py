@@ -24,7 +24,7 @@ def context_of(subject: str) -> str:
 
 
 def in_context_of(subject: str, other: str) -> str:
-    """Return another subject with the context of a subject, unless it has a context itself."""
+    """Return `other` in the context of `subject`, unless `other` names a context itself."""
     context = context_of(subject)
     return f":{context}:{other}" if context and not other.startswith(_CONTEXT_PREFIX) else other
 
@@ -63,7 +63,8 @@ class RegisteredSchema:
 
     subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
     registry has a ruleSet for the schema. Its rules may require that values are encrypted. guid: an
-    empty string if the registry does not support GUIDs, such as Confluent's before version 8.0.
+    empty string if the registry does not support GUIDs. Confluent's supports them since version
+    8.0.
     """
 
     schema: Schema

@@ -106,13 +106,13 @@ class SubjectNameStrategy(Enum):
 class RegistrySettings:
     """The options about a schema registry.
 
-    connection: pairs of the name and the value of each option of the connection. subjects,
-    strategies, id_serializers: pairs of a column, ``key`` or ``value``, and the value of its
-    option. A column has no pair if its option is not set. In id_serializers, the value is True if
-    the schema id (a GUID) is put into a header of each row, and False if the id is put into a
-    prefix. cache_ttl_s: how many seconds the latest version of a subject is used before the
-    registry is queried again; negative for no limit. schema_id: the id of the schema to write with,
-    or None if use.schema.id is not set.
+    connection: the options of the connection, as pairs of a name and a value. subjects, strategies,
+    id_serializers: pairs of a column (``key`` or ``value``) and the value of its option. A column
+    has no pair if its option is not set. In id_serializers, the value is True if the schema id (a
+    GUID) is put into a header of each row, and False if the id is put into a prefix. cache_ttl_s:
+    how many seconds the latest version of a subject is used before the registry is queried again;
+    negative for no limit. schema_id: the id of the schema to write with, or None if use.schema.id
+    is not set.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -131,7 +131,7 @@ class RegistrySettings:
         return tuple(column for column, is_header in self.id_serializers if is_header)
 
     def subject_of(self, column: str) -> str | None:
-        """Return the value of the option keySubject or valueSubject, or None if it is not set."""
+        """Return the value of the option `keySubject` or `valueSubject`, or None if it is unset."""
         return dict(self.subjects).get(column)
 
     def strategy_of(self, column: str) -> SubjectNameStrategy:
@@ -162,8 +162,8 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
         raise ConfigException(message)
     if not named[URL_OPTION].replace(",", " ").strip():
         message = (
-            f"option {URL_OPTION} is {named[URL_OPTION]!r}, which names no URL: expected "
-            "https://host:port, several separated by commas, or no such option"
+            f"option {URL_OPTION} is {named[URL_OPTION]!r}, which has no URL in it: set it to "
+            "https://host:port, several separated by commas, or remove the option"
         )
         raise ConfigException(message)
     flags = {name: _flag(name, named.get(name)) for name in _BOOLEANS}
@@ -210,7 +210,7 @@ def of_registry_client(name: str) -> str | None:
 
 
 def of_either_client(name: str) -> str | None:
-    """Return what to set instead of an option of confluent-kafka for both registry and brokers.
+    """Return what to set instead of a confluent-kafka option that is for registry and brokers.
 
     Return None for other names. name: in lower case.
     """

@@ -1,13 +1,13 @@
-"""Encode an Arrow column as Avro by a plan, for all rows at once.
+"""Encode an Arrow column as Avro, for all rows at once. A plan (see `avro_plan`) states how.
 
-A row is a list of pieces. Small fields (the branch of a union, varints, doubles, the length of the
-next string) are put side by side in 64-bit words (see `records.varint`). Long fields are pieces of
-the column's own bytes. One gather operation then interleaves them (see `records.encoder.Pieces`).
-The items of lists and maps are encoded first, for all rows together. The encoded items of one list
-are contiguous, so they are one piece.
+A row is a list of pieces. Small fields (the branch index of a union, varints, doubles, the length
+of the next string) are put side by side in 64-bit words (see `records.varint`). Long fields are
+pieces of the column's own bytes. One gather operation then interleaves them (see
+`records.encoder.Pieces`). The items of lists and maps are encoded first, for all rows together. The
+encoded items of one list are contiguous, so they are one piece.
 
 If a part of a row is null, or is inside a null struct or list, its width is 0 in every piece. The
-values that Arrow stores in its place do not matter. A mask marks all other parts, which are *live*.
+value that Arrow stores in its place is ignored. All other parts are *live*; a mask marks them.
 
 Rows that cannot be written are found while the column is encoded. Their bytes have no meaning, and
 the caller does not send them.
@@ -99,7 +99,7 @@ def encode_avro(plan: Plan, array: pa.Array, prefix: bytes = b"") -> EncodedColu
 class _Datums:
     """The pieces of all rows, or of all items of a list.
 
-    rows_of: returns the row of each item, from the indexes of the items.
+    rows_of: a function that converts the indexes of items to the numbers of their rows.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _Datums:
     # -- structure --------------------------------------------------------------------------------
 
     def write(self, plan: Plan, array: pa.Array, live: Mask) -> None:
-        """Add a column. live: the rows that contain the column. It may be null in these rows."""
+        """Add a column. live: a mask of the rows that contain it, as a null or as a value."""
         array = plain_layout(array)
         valid = valid_mask(array)
         if isinstance(plan, UnionPlan):
@@ -145,7 +145,7 @@ class _Datums:
     def _required(
         self, part: Leaf | RecordPlan | ListPlan | UnionPlan, valid: Mask, live: Mask
     ) -> Mask:
-        """Return the live rows that are not null. The live rows that are null get a fault."""
+        """Return a mask of the live rows that are not null. Other live rows get a fault."""
         if valid is None or isinstance(part, UnionPlan):
             return live
         if not isinstance(part, Leaf) or part.form is not Form.NULL:
@@ -158,7 +158,7 @@ class _Datums:
         return _and(valid, live)
 
     def _branches(self, plan: UnionPlan, null: int, valid: Mask, live: Mask) -> Mask:
-        """Add the number of the branch of a union. Return the live rows that are not null."""
+        """Add the branch index of a union. Return a mask of the live rows that are not null."""
         if valid is None:
             self.constant(bytes([2 * plan.other]), live)
             return live
@@ -268,7 +268,7 @@ class _Datums:
     # -- leaves -----------------------------------------------------------------------------------
 
     def null(self, _plan: Leaf, _array: pa.Array, _live: Mask) -> None:
-        """Add nothing."""
+        """Add nothing, because Avro encodes a null as no bytes."""
 
     def boolean(self, _plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add a byte, 0 or 1."""
@@ -333,7 +333,7 @@ class _Datums:
         self._bytes_alone(column, live)
 
     def symbol(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the number of a symbol."""
+        """Add the index of an enum's symbol."""
         found = pc.index_in(array, value_set=pa.array(plan.symbols, array.type))
         message = f"column {plan.path} has a text that is not a symbol of {plan.schema_type}"
         is_known = valid_mask(found)

@@ -1,10 +1,10 @@
-"""How each part of a column is written by an Avro schema. This is decided once, before any row.
+"""Plans of how each part of a column is written in Avro. They are made before rows are written.
 
-`fit` compares the type of a column with the schema of the writer and returns a plan, which tasks
-follow without a schema. Fields are found by their exact name, in any order. A field of the schema
-without a column is written with its default. If a column has no field, or its type does not fit,
-`fit` raises DataException. The message contains the path of the column, what was found, and what is
-expected.
+`fit` compares the type of a column with the schema of the writer, and returns a plan. Tasks need
+only this plan, and not the schema. Fields are found by their exact name, in any order. A field of
+the schema without a column is written with its default. If a column has no field, or its type does
+not fit, `fit` raises DataException. The message contains the path of the column, what was found,
+and what is expected.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Leaf:
 class UnionPlan:
     """A part whose schema is a union: of one type and null, or of one type alone.
 
-    null: the number of the branch null, or None if there is no such branch. other: the number of
-    the other branch.
+    null: the branch index of null, or None if there is no such branch. other: the branch index of
+    the other type.
     """
 
     null: int | None
@@ -98,7 +98,7 @@ class UnionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A field without a column: the bytes of its default."""
+    """A field of the schema for which there is no column. data: its default, encoded."""
 
     data: bytes
 
@@ -165,7 +165,7 @@ _UNITS: Final = {"millis": _MS, "micros": _US, "nanos": _NS}
 
 
 def fit(column: ColumnType, schema: AvroType, path: str) -> Plan:
-    """Return the plan that writes a column by a schema.
+    """Return the plan for encoding a column with a schema.
 
     path: the name of the column, for error messages. Raise DataException if the column does not
     fit.
@@ -388,10 +388,10 @@ _JAVA_NUMBER: Final = re.compile(
 
 
 def _default_of_field(field: Field) -> bytes:
-    """Return the bytes of the default of a field.
+    """Return the encoded default of a field.
 
-    If the type is float or double, the default may be a string, as in Avro for Java, because JSON
-    has no NaN.
+    The default of a float or double may be a string such as "NaN", because JSON has no such number.
+    Avro for Java allows this, too.
     """
     default, kind = field.default, field.type
     is_float = isinstance(kind, Primitive) and kind.name in ("float", "double")
@@ -425,7 +425,7 @@ def _default_of_primitive(default: object, name: str) -> bytes:
 
 
 def _code_points(text: str) -> bytes:
-    """Return the bytes that a JSON string stands for: one byte for each code point."""
+    """Return the bytes in the default of a bytes or fixed field: one for each code point."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:

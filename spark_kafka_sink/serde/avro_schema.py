@@ -1,9 +1,9 @@
 """Avro schemas, parsed by the rules of Avro's specification.
 
-If a schema breaks a rule, the message of the DataException names the place in the schema. The
-specification demands that unknown and invalid logical types are ignored, for example a decimal with
-more decimal places than digits. The parts of a namespace may contain any characters that UTF-8 can
-encode, such as a hyphen, as in Avro for Java.
+If a schema breaks a rule, the message of the DataException names the place in the schema. As the
+specification demands, unknown and invalid logical types are ignored, for example a decimal with
+more decimal places than digits. As in Avro for Java, the parts of a namespace may contain any
+characters that UTF-8 can encode, such as a hyphen.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 class ReferencedSchema(NamedTuple):
     """A schema that another one references.
 
-    where: where it is, for error messages. name: the name of the reference, which is the URI of a
-    JSON Schema. Avro has its own names in the schema.
+    where: where it is, for error messages. name: the name of the reference. For a JSON Schema, it
+    is the URI of the schema. For Avro, it is not used, because the names are in the schema.
     """
 
     text: str
@@ -160,8 +160,8 @@ class ReferencedSchema(NamedTuple):
 def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON string. Raise DataException if it is not a valid schema.
 
-    referenced: schemas that define names which the schema uses. Each comes after the schemas that
-    it uses itself. A schema counts once, even if several references are to it.
+    referenced: the schemas that define names which this schema uses. If one of them uses another
+    one, the other one comes first. A schema that occurs several times is parsed only once.
     """
     parser = _Parser()
     texts = {each.where: each.text for each in referenced}
@@ -194,7 +194,7 @@ def _loaded(text: str) -> object:
 
 
 class _Parser:
-    """Parses a schema and what it references. Names are known from their definition on."""
+    """Parses a schema and what it references. A name can be used only after its definition."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}

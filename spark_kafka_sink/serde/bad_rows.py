@@ -5,8 +5,8 @@ here for every row: the rules of `row_rules`, the partition counts of topics, an
 Record sizes are computed only if the longest record could be too large.
 
 Brokers may also reject a row after it was sent. `fault_of_error` then returns the fault of the row,
-if the row is the reason. A topic that does not exist, or that the client may not write to, is not a
-fault of a row.
+if the row is the reason. It is not a fault of a row if its topic does not exist, or if the client
+has no permission to write to the topic.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Found:
 def _beyond(
     columns: SinkColumns, topic: str | None, good: Bools, partition_counts: PartitionCounts
 ) -> Bools | None:
-    """Return a mask of the rows whose topic does not have the partition of the row.
+    """Return a mask of the rows whose partition does not exist in their topic.
 
     The result is None if no partition count has to be looked up.
 

@@ -1,8 +1,8 @@
-"""The type of a column, as far as its Avro schema or JSON Schema depends on it.
+"""The type of a column, with only the details that matter for an Avro schema or JSON Schema.
 
-The driver makes it from Spark's types, and tasks make it from Arrow's types (`serde.arrow_types`).
-So both decide by the same rules. This module does not import Arrow, because the processes that plan
-a write do not load it.
+The driver makes a `ColumnType` from Spark's types, and tasks make it from Arrow's types
+(`serde.arrow_types`). So the same rules apply in both places. This module does not import Arrow,
+because the processes that plan a write do not load it.
 """
 
 from __future__ import annotations

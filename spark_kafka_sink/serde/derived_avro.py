@@ -35,10 +35,10 @@ def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "")
     """Return the schema of a column as JSON.
 
     path: the path of the column, for error messages. name, namespace: of the outermost Avro record,
-    if the column has one. A part that may be null becomes ``["null", T]``, and a field also gets
-    the default null. The column itself does not, because a null key or value stays null. Raise
-    DataException for a type that has no schema. Void has no schema, because values that the column
-    contains in a later run would not fit it.
+    if the column has one. The schema of a part that may be null is ``["null", T]``, and a field
+    that may be null also has the default null. The schema of the column itself is T, because a null
+    key or value is not encoded. Raise DataException for a type that has no schema. Void is such a
+    type: if the column has values in a later run, they would not fit the schema.
     """
     derived = _Deriver(name, namespace).derive(column, path, name)
     return json.dumps(derived, separators=(",", ":"))

@@ -43,7 +43,7 @@ _FAULTS: Final = {
     RowRule.FINITE: Fault.OUT_OF_RANGE,
 }
 _MESSAGES: Final = {
-    RowRule.PRESENT: "is null, so that to_json leaves it out, and the JSON Schema requires it",
+    RowRule.PRESENT: "is null, so to_json leaves it out, but the JSON Schema requires it",
     RowRule.NOT_NULL: "is null, and the JSON Schema does not accept null there",
     RowRule.FINITE: "is NaN or infinite, and JSON has no such numbers",
 }
@@ -61,7 +61,7 @@ _READ_AS: Final = {
 def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
     """Return the rows of a string or binary column, each with a prefix. A null stays null.
 
-    Raise DataException if a row that a rule reads is not JSON, or not as to_json writes it.
+    Raise DataException if a row that is read for a rule is not JSON, or not in to_json's form.
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []
@@ -115,9 +115,9 @@ def _nulls(texts: pa.Array) -> Bools:
 
 
 def _is_found_by_text(rule: JsonRule) -> bool:
-    """Return whether a rule is checked by a search for a string.
+    """Return whether a rule is checked by a search for a string, and not by pyarrow.
 
-    pyarrow cannot check such a rule: it reads neither maps from JSON nor "NaN" as a number.
+    pyarrow cannot check such a rule: it cannot read a map from JSON, or "NaN" as a number.
     """
     return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
 
@@ -164,7 +164,7 @@ def _parsed(text: bytes) -> object:
 
 
 def _parts(value: object, steps: Steps) -> Iterator[object]:
-    """Yield the parts of a value to which the steps lead.
+    """Yield the parts of a value to which the steps of a `JsonRule` lead.
 
     A part that is null and a field that is absent are both yielded as None.
     """
@@ -214,14 +214,14 @@ def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
     except pa.ArrowInvalid as error:
         raise _is_no_json(error) from None
     if table.num_rows != len(texts):
-        raise _is_no_json(f"{len(texts)} rows are {table.num_rows} JSON objects")
+        raise _is_no_json(f"{len(texts)} rows have {table.num_rows} JSON objects")
     return pa.concat_arrays(table.to_struct_array().chunks)
 
 
 def _type_of(parts: Sequence[tuple[Steps, ColumnType]]) -> pa.DataType:
-    """Return the type by which pyarrow reads a value.
+    """Return the Arrow type with which pyarrow reads only some parts of a value.
 
-    parts: pairs of the steps to a part of the value, and the type of the part.
+    parts: for each of these parts, the steps from the value to the part, and the part's type.
     """
     steps, column = parts[0]
     if not any(steps for steps, _ in parts):
@@ -242,9 +242,9 @@ def _read_as(column: ColumnType) -> pa.DataType:
 
 
 def _lacks(array: pa.Array, steps: Steps) -> Bools:
-    """Return a mask of the values in which the steps lead to a null.
+    """Return a mask of the values that have a null where the steps lead.
 
-    If an enclosing object is null, the part does not count as null.
+    It does not count if an object around this place is null.
     """
     if not steps:
         return _nulls(array)

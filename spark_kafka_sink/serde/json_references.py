@@ -26,14 +26,14 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True, eq=False)
 class JsonDocument:
-    """A whole JSON Schema. uri: its ``$id``, else its name, to which URIs in it are relative."""
+    """A whole JSON Schema. uri: its ``$id`` or its name, the base of relative URIs in it."""
 
     schema: JsonSchema
     uri: str = ""
 
     @property
     def has_new_dialect(self) -> bool:
-        """Whether keywords beside a ``$ref`` count, as since draft 2019-09."""
+        """Whether keywords beside a ``$ref`` have an effect: they do since draft 2019-09."""
         dialect = self.schema.get("$schema") if isinstance(self.schema, Mapping) else None
         return isinstance(dialect, str) and dialect.startswith(_NEW_DIALECTS)
 
@@ -45,7 +45,7 @@ class JsonDocument:
         )
 
     def part(self, pointer: str) -> JsonSchema | None:
-        """Return the schema at a JSON pointer, None if a value there is not a schema.
+        """Return the schema at a JSON pointer, or None if the value there is not a schema.
 
         Raise LookupError if nothing is there.
         """
@@ -118,7 +118,7 @@ def _has_id(found: object) -> bool:
 
 
 def _joined(base: str, uri: str) -> str:
-    """Return a URI as a whole URI, if it is relative to another one."""
+    """Return `uri`, resolved against `base` if it is relative."""
     scheme, mark, rest = base.partition("://")
     if _SCHEME.match(uri) or uri.startswith("//") or (not mark and _SCHEME.match(base)):
         return uri

@@ -132,7 +132,7 @@ def _interval(count: int, units: int) -> str:
 
 
 def _time(count: int, units: int) -> str:
-    """Return a time of day as a string. units: the number of units of `count` in a second."""
+    """Return a time of day as a string. units: how many units of `count` are a second."""
     seconds, parts = divmod(count, units)
     minutes, seconds = divmod(seconds, 60)
     text = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"

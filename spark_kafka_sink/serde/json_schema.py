@@ -1,11 +1,10 @@
 """Derives a JSON Schema from the type of a column, or compares a schema with the type.
 
 The schema is for the JSON that Spark's ``to_json`` writes for the column. Only the keywords that
-the type of a column can break are compared: ``type``, ``properties``, ``required``,
+the type of a column can violate are compared: ``type``, ``properties``, ``required``,
 ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, ``$ref``, and the ``format``
 of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about values, and only
-readers check them. If a keyword's meaning depends on the draft, the meaning that accepts more rows
-counts.
+readers check them. If drafts give a keyword several meanings, the most lenient one counts.
 
 Some types fit a schema only if each row keeps a rule. For example, a column may be nullable
 although its property is required: Spark's columns are nullable unless Spark knows that they are
@@ -81,10 +80,11 @@ class RowRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JsonRule:
-    """A rule about a column or something in it: a field, the items of an array, a map's values.
+    """A rule about a column or a part of it: a field, the items of an array, a map's values.
 
-    steps: how to find it from the row: the names of fields, and `Each` for all items of an array or
-    all values of a map. path: its path, for error messages. column: its type.
+    steps: the way from the row to this part. A step is the name of a field, or `Each` for all items
+    of an array or all values of a map. path: the path of the part, for error messages. column: the
+    type of the part.
     """
 
     rule: RowRule
@@ -95,10 +95,7 @@ class JsonRule:
 
 @dataclass(frozen=True, slots=True)
 class JsonPlan:
-    """How tasks write a column that is JSON already.
-
-    rules: the rules that tasks check before they write a row.
-    """
+    """How tasks write a column that is JSON already. rules: what tasks check in each row."""
 
     rules: tuple[JsonRule, ...] = ()
 
@@ -196,9 +193,9 @@ def fit_json(
 ) -> JsonPlan:
     """Compare the type of a column with a schema. Return the rules that its rows have to keep.
 
-    path: the name of the column, for error messages. referenced: the schemas that the schema and
-    these schemas reference, by the name of the reference. Raise DataException if the type does not
-    fit the schema.
+    path: the name of the column, for error messages. referenced: the schemas that the schema
+    references, directly or through other schemas, by the name of the reference. Raise DataException
+    if the type does not fit the schema.
     """
     _check_types(column, path)
     references = JsonReferences(schema, referenced)
@@ -223,8 +220,8 @@ def _finite(column: ColumnType, path: str, steps: Steps) -> Iterator[JsonRule]:
 def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, ColumnField]]:
     """Yield (step, path, field) for each field of a struct.
 
-    For an array, yield this once for its items, and for a map once for its values. step: the name
-    of the field in a struct, else `Each`.
+    An array yields one such tuple, for its items. A map yields one, for its values. step: the name
+    of the field in a struct, else a member of `Each`.
     """
     if column.kind is Kind.STRUCT:
         for each in column.fields:
@@ -238,8 +235,8 @@ def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, Col
 class _Misfit(Exception):
     """The type of a column does not fit a schema.
 
-    is_of_every_row: whether no row at all fits the schema. If False, some rows may fit, such as
-    those in which the column is null.
+    is_of_every_row: True if no row can fit the schema. If False, some rows may fit, such as those
+    in which the column is null.
     """
 
     def __init__(self, message: str, *, is_of_every_row: bool = True) -> None:
@@ -250,7 +247,7 @@ class _Misfit(Exception):
 
 @contextmanager
 def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
-    """If `if_any`, mark a misfit that is raised inside: some rows may fit nevertheless."""
+    """Context manager: if `if_any`, mark a `_Misfit` from the block: some rows may fit anyway."""
     try:
         yield
     except _Misfit as error:
@@ -264,8 +261,7 @@ _Known: TypeAlias = dict[tuple[int, int, Steps], list[JsonRule]]
 class _Fitter:
     """Compares a column, and what is in it, with one schema. Each keyword is compared alone.
 
-    document: the document that has the schema. known: the rules of targets of ``$ref``, which are
-    kept because very many ways may lead to the same target.
+    document: the document that has the schema. known: the rules of each target of a ``$ref``.
     """
 
     def __init__(self, references: JsonReferences, document: JsonDocument, known: _Known) -> None:
@@ -274,9 +270,9 @@ class _Fitter:
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules about a column, or about something in it.
+        """Return the rules about a column, or a part of it, and about everything inside.
 
-        steps: how to find `column` from the row. Raise _Misfit if the type does not fit.
+        steps: as in `JsonRule`. Raise _Misfit if the type does not fit.
         """
         if schema is False:
             raise _misfit(column, path, "nothing there")
@@ -354,10 +350,11 @@ class _Fitter:
     def _one_of(
         self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules that are common to all branches that some row may fit.
+        """Return the rules that are in every branch that some rows may fit.
 
-        A null can make a row fit a branch that the type of the column does not fit: for example, if
-        the branch requires another type of a nullable field. If it can, there are no rules.
+        Return no rules if some rows may fit a branch although the type of the column does not. For
+        example, the branch expects another type of a nullable field, and the field is null in these
+        rows.
         """
         found: list[list[JsonRule]] = []
         misfits: list[_Misfit] = []
@@ -423,15 +420,18 @@ class _Fitter:
     def _map(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Compare the values of a map. The driver does not know its keys.
+        """Return the rules about the values of a map, whose keys the driver does not know.
 
-        So each value has to fit the schema of some property, or that of further properties.
+        So each value may be that of any property: it has to fit the schema of at least one
+        property, or the schema of further properties.
         """
         more, required = _further_properties(schema), _required(schema)
         if required or more is False:
             what = f"the property {required[0]!r}" if required else "no further properties"
             with _of_some_rows():
-                raise _misfit(column, path, f"an object with {what}, as to_json writes a struct")
+                raise _misfit(
+                    column, path, f"an object with {what}, such as to_json writes for a struct"
+                )
         properties = list(_properties(schema).values())
         values = {"anyOf": [*properties, more]} if properties else more
         return self._element(column.fields[1], values, f"{path}[]", (*steps, Each.VALUE))
@@ -477,7 +477,10 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, JsonSchema]:
 
 
 def _further_properties(schema: Mapping[str, Any]) -> JsonSchema:
-    """Return the schema of unnamed properties, true if patternProperties may apply to some."""
+    """Return the schema of the properties that `properties` does not name.
+
+    Return True if there are patternProperties, because these may apply to some of the properties.
+    """
     more = schema.get("additionalProperties", True)
     has_patterns = bool(schema.get("patternProperties"))
     return more if isinstance(more, Mapping | bool) and not has_patterns else True

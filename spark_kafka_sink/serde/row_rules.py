@@ -1,8 +1,9 @@
 """The rules that a row of an Arrow batch must satisfy to become a record.
 
-Each rule returns a mask of the rows that break it, and the message about one such row. For the
-first rule that is broken, `arrow_columns` raises an exception about the first such row. `bad_rows`
-finds all rows that break a rule. A rule needs at most one pass over one column.
+Each rule returns a mask of the rows that break it, and the message about one such row.
+`arrow_columns` stops at the first rule that any row breaks, and raises an exception about the first
+such row. `bad_rows` finds all rows that break a rule. A rule needs at most one pass over one
+column.
 """
 
 from __future__ import annotations
@@ -339,7 +340,7 @@ CONTENT_RULES: Final = (
 
 
 def check_rows(columns: SinkColumns) -> None:
-    """Check the rules in order. Raise DataException about the first row that breaks a rule."""
+    """Check the rules in order. If rows break one, raise DataException about the first of them."""
     for rule in (*TARGET_RULES, *CONTENT_RULES):
         broken = None if rule.message is None else rule.broken_by(columns)
         if rule.message is not None and broken is not None:

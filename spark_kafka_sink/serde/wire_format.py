@@ -20,5 +20,5 @@ def schema_id_prefix(schema_id: int) -> bytes:
 
 
 def schema_id_header(column: str, guid: str) -> tuple[str, bytes]:
-    """Return the header (key, value) for a column. value: a 1, then the 16 bytes of the GUID."""
+    """Return the header (key, value) for a column. value: the byte 1 and the GUID's 16 bytes."""
     return f"__{column}_schema_id", _HEADER_MAGIC + uuid.UUID(guid).bytes

@@ -1,10 +1,10 @@
-"""The commit clients that this process keeps open, and the exceptions that users get.
+"""Keeps open the clients that send commits and aborts, and makes exceptions from their failures.
 
 Spark reuses its Python processes. For example, a stream plans all its micro-batches in one process
 and commits them in a second one. One client is kept for each configuration and its credentials.
-The credentials change with each new delegation token, so only the most recently used clients are
-kept. A client is closed after an error. A forked child does not use the parent's clients, because
-their connections belong to the parent process.
+Each new delegation token makes new credentials, and thus a new client. So only the most recently
+used clients are kept. A client is closed after an error. A forked child does not use the parent's
+clients, because their connections belong to the parent process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def commit_client(
 
 
 def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
-    """Keep a client, and return the clients to close."""
+    """Keep a client for later use. Return surplus clients, which the caller closes."""
     with _lock:
         # Meanwhile, a different thread may have created and kept a second client for this key.
         if _kept.setdefault(key, client) is not client:
@@ -79,10 +79,10 @@ def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[Co
 
 
 def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> KafkaException:
-    """Return the exception for a failure. Its message names options or ACLs that can prevent it.
+    """Return the exception for a failure. Its message names options or ACLs to avoid the failure.
 
-    acls: the attribute `acls` of the client that got the failure. written: a description of how
-    many rows were written, for a job that took too long.
+    acls: the attribute `acls` of the client whose request failed. written: how many rows were
+    written, in words. The message contains this if the job took too long.
     """
     error = failure.exception()
     hints = [written, _TOO_LONG] if failure.kind is FailureKind.TIMED_OUT else []
@@ -133,7 +133,7 @@ def _topic(run: Run) -> str | None:
 
 
 def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
-    """Return whether a newer run has fenced the driver of `plan`, or None if it is not known.
+    """Return whether a newer run has fenced the driver of `plan`; None if this is not known.
 
     A newer run also aborts the transactions of the run of `plan`.
     """

@@ -1,7 +1,7 @@
-"""What Spark 4.0 lacks or sets differently. Delete this module when the sink requires Spark 4.1.
+"""Replaces what Spark 4.0 lacks. Delete this module when the sink requires Spark 4.1.
 
-With newer versions, the functions here call those of Spark. Each function imports what it needs,
-because every task loads this module, and needs only the base class of the writers.
+With newer versions, the functions here only call those of Spark. Every task loads this module, but
+needs only the base class of the writers. So each function imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ OLD_ARROW_DEFAULT: Final = "268435456b"
 
 
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Register a data source with a session, unless Spark 4.0 has found the source by itself.
+    """Register a data source with a session.
 
-    In that case, Spark 4.0 raises an exception, which is ignored. Newer versions replace the
-    source.
+    If Spark 4.0 has already found the source by itself, it raises an exception, which is ignored.
+    Newer versions replace the source.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - tasks do not need it
 
@@ -65,11 +65,12 @@ def with_arrow_column(
 ) -> DataFrame:
     """Return `df` with a column that a function computes from the Arrow arrays of other columns.
 
-    name: the name of the new column. The name of a column of `df` must not begin with it. kind: the
-    type of the new column. With Spark 4.0, raise ConfigException if pandas is not installed on the
-    driver.
+    name: the name of the new column. No existing column may have a name that begins with it. kind:
+    the type of the new column. With Spark 4.0, raise ConfigException if pandas is not installed on
+    the driver.
 
-    Spark 4.1 has `arrow_udf`, and passes only `columns` to Python. Spark 4.0 passes all columns.
+    With Spark 4.1, this uses `arrow_udf`, and Spark passes only `columns` to Python. Spark 4.0 has
+    no `arrow_udf`, and passes all columns.
     """
     from pyspark.sql.pandas import functions  # noqa: PLC0415 - tasks do not need it
 
@@ -128,7 +129,7 @@ def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
 
 
 def numbers_of_partitions(partitions: int) -> NDArray[np.int32]:
-    """Return, for each Spark partition, a number that ``repartition`` puts into it."""
+    """Return one number for each Spark partition: a number that ``repartition`` puts there."""
     import numpy as np  # noqa: PLC0415 - tasks do not need it
 
     numbers = np.full(partitions, -1, np.int32)

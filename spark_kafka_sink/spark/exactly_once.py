@@ -59,8 +59,8 @@ class ExactlyOnce:
     """The exactly-once options of a write.
 
     app_id, version: None if the option is not set. application: the name of the Spark application.
-    checkpoint: the checkpoint location of a stream. The last two are stored in the commit log as
-    information for administrators. They are empty if they are not known.
+    checkpoint: the checkpoint location of a stream. `application` and `checkpoint` are stored in
+    the commit log as information for administrators. They are empty if not known.
     """
 
     mode: Mode
@@ -118,8 +118,8 @@ class ExactlyOnce:
         if batch_id is not None:
             if self.app_id is None:
                 message = (
-                    f"exactlyOnce={self.mode.value} in write_batch needs the option txnAppId here: "
-                    "the query is not known over Spark Connect, and not outside foreachBatch"
+                    f"write_batch with exactlyOnce={self.mode.value} needs the option txnAppId: "
+                    "with Spark Connect, and outside foreachBatch, it does not know the query"
                 )
                 raise ConfigException(message)
             return replace(self, version=batch_id)
@@ -132,8 +132,8 @@ class ExactlyOnce:
         if missing:
             message = (
                 f"exactlyOnce={self.mode.value} needs the options txnAppId and txnVersion, found "
-                f"no {' and no '.join(missing)}: txnAppId names the job, and txnVersion "
-                "what it writes, for example the date of the data; a version is written once"
+                f"no {' and no '.join(missing)}: txnAppId names the job. txnVersion numbers its "
+                "writes, for example by the date of the data; each version is written only once"
             )
             raise ConfigException(message)
 
@@ -235,5 +235,5 @@ def is_off(given: Mapping[str, str]) -> bool:
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the defaults of producer options that differ with exactly once."""
+    """Return producer options whose defaults differ with exactly once, with the new defaults."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -12,7 +12,7 @@ instead of the original values, and the strings of some types are not JSON.
 
 For JSON, the mark also contains the type of the rows, and their schema is derived from this type. A
 union of two DataFrames has only the mark of the first one. So each row has the number of its type
-(`type_number`) beside its JSON. Tasks check that this number is the number of the type in the mark.
+(`type_number`) beside its JSON. Tasks compare it with the number of the type in the mark.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 class FormatOptions:
     """The format options that the user set.
 
-    formats, schemas, references: by column name, which is key or value.
+    formats, schemas, references: dictionaries by the name of the column, key or value.
     """
 
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -82,8 +82,8 @@ class ColumnEncoding:
     """How tasks encode a column.
 
     plan: how a row is encoded. prefix: the bytes before each encoded row. header: the key and value
-    of a header, which is added to each row whose column is not null; None if none is added.
-    type_number: for a column of `numbered_json`, the number that each row must have; else None.
+    of a header to add to each row whose column is not null; None for no header. type_number: for a
+    column of `numbered_json`, the number that each row must have; else None.
     """
 
     column: str
@@ -162,12 +162,12 @@ def _reference(found: object) -> SchemaReference | None:
 
 
 def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
-    """Return the mark of a column's format as column metadata. rows: the type of JSON rows."""
+    """Return column metadata that marks a column's format. rows: for JSON, the type of the rows."""
     return {_MARK: chosen} if rows is None else {_MARK: chosen, _TYPE: _bare(rows).json()}
 
 
 def as_converted(from_type: str) -> dict[str, Any]:
-    """Return the mark of a column that was converted to string. from_type: its original type."""
+    """Return column metadata for a column converted to string. from_type: its original type."""
     return {_CONVERTED: from_type}
 
 
@@ -187,21 +187,21 @@ def refuse_converted(chosen: Mapping[str, str], schema: StructType) -> None:
         arguments = to_kafka_arguments(name, format_name)
         if format_name == AVRO:
             message = (
-                f"to_kafka has converted the column {name} from {from_type} to a string, and "
-                f"option {name}Format is {AVRO}: call to_kafka with {arguments}, or cast the "
-                "column to string before, if it is to be a string in Avro"
+                f"option {name}Format is {AVRO}, but to_kafka has converted the column "
+                f"{name} from {from_type} to a string: call to_kafka with {arguments}; or, if "
+                "Avro strings are what you want, cast the column to string before to_kafka"
             )
         else:
             message = (
-                f"to_kafka has converted the column {name} from {from_type} to a string, and "
-                f"option {name}Format is {JSON_SR}, but the strings of this type are not always "
-                f"JSON: call to_kafka with {arguments}, or pass strings of JSON"
+                f"option {name}Format is {JSON_SR}, but to_kafka has converted the column "
+                f"{name} from {from_type} to strings, which are not always JSON: call to_kafka "
+                f"with {arguments}, or pass strings of JSON"
             )
         raise ConfigException(message)
 
 
 def to_kafka_arguments(column: str, format_name: str) -> str:
-    """Return the arguments for `to_kafka` that make a column for a format, for error messages."""
+    """Return the `to_kafka` arguments that make a column for a format, for error messages."""
     if column == "value":
         return f'value="{format_name}"'
     is_json = format_name == JSON_SR
@@ -209,7 +209,7 @@ def to_kafka_arguments(column: str, format_name: str) -> str:
 
 
 def numbered_json(texts: Column, rows: StructType) -> Column:
-    """Return JSON rows as a column of structs: the JSON of a row, and its `type_number`."""
+    """Return a column of structs, each with the JSON of a row and the number of the rows' type."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everywhere; tasks do not need it
 
     return F.struct(texts.alias(_JSON_FIELD), F.lit(type_number(rows)).alias(_NUMBER_FIELD))
@@ -266,8 +266,8 @@ def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]
             raise ConfigException(message)
         if chosen.setdefault(column.name, marked) != marked:
             message = (
-                f"to_kafka has made the column {column.name} for the format {marked}, but option "
-                f"{column.name}Format is {options.formats.get(column.name)}: expected the same"
+                f"option {column.name}Format is {options.formats.get(column.name)}, but to_kafka "
+                f"has made the column {column.name} for the format {marked}: use the same format"
             )
             raise ConfigException(message)
     return chosen

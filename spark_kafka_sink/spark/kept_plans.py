@@ -2,7 +2,7 @@
 
 The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch before any
 task has sent a commit message. The processes that plan, commit and abort share the folder. A plan
-is stored until the next plan of the same owner (a txnAppId and its target topic).
+is stored until the next plan of the same owner (a txnAppId and its target topic) replaces it.
 """
 
 from __future__ import annotations

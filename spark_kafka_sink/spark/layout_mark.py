@@ -1,8 +1,8 @@
 """The mark that `atomic_layout` leaves in a DataFrame: the partition counts of the topics.
 
 The mark is in the metadata of the column ``partition``, so it follows that column through selects
-and sorts, over Spark Connect, into foreachBatch and into files. If the partition count of a topic
-has changed since, keys of the topic belong to different partitions. So the driver compares the
+and sorts, into foreachBatch and into files, also with Spark Connect. If the partition count of a
+topic changes after the layout, its keys belong to different partitions. So the driver compares the
 counts before the job, and each task compares them before its first row for a topic.
 
 A union of two such DataFrames has only the first one's mark, and a topic column may be changed
@@ -31,14 +31,14 @@ def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
 def laid_out_counts(schema: StructType) -> dict[str, int] | None:
     """Return the partition counts in the mark of atomic_layout, or None if there is no mark.
 
-    The mark is empty if the topics come from a topic column, and there was no row with a topic.
+    The mark is empty if the topics come from a topic column in which atomic_layout found none.
     """
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
     return next((dict(mark) for mark in marks if mark is not None), None)
 
 
 def refuse_laid_out(schema: StructType) -> None:
-    """Raise DataException if atomic_layout gets a DataFrame that it has returned.
+    """Raise DataException if atomic_layout is called with a DataFrame that it has returned.
 
     A second call would keep the partitions, which were computed for the topics and partition counts
     of the first call. In a union, the mark is found only if the marked DataFrame comes first.
@@ -55,7 +55,7 @@ def refuse_laid_out(schema: StructType) -> None:
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-    """Return all partitions of topics. counts: the partition counts in the mark, by topic."""
+    """Return all partitions of the topics in `counts`: the mark's partition counts, by topic."""
     return tuple(
         TopicPartition(topic, number)
         for topic, partitions in sorted(counts.items())
@@ -110,7 +110,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Checks once for each topic of a task that the mark contains its current partition count.
+    """Checks, once for each topic of a task, that its partition count is still that in the mark.
 
     partition_counts: a function such as `TaskProducer.partition_counts`.
     """

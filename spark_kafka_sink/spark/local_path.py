@@ -1,4 +1,4 @@
-"""The path in an option that names a file or a folder: reportPath, a schema, deadLetterPath.
+"""Checks the paths in options that name a file or a folder, for example `reportPath`.
 
 Some options, for example that of a keytab, may also name a file that the job has shipped.
 """
@@ -26,8 +26,8 @@ _SHOWN: Final = 60
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     """Return the path that an option names. Raise ConfigException if it is invalid.
 
-    elsewhere: the words of the error message for a path with a host or with any scheme but file.
-    expected: the words of the error message that describe valid paths.
+    elsewhere: the part of the error message about a path with a host, or with a scheme other than
+    file. expected: the part of the error message that describes valid paths.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]

@@ -75,8 +75,8 @@ _FROM_HERE: Final = re.compile(f"(?:{_OF_SAVE}|{_OF_WRITE_BATCH})(-?[0-9]+)")
 def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
     """Return the option that passes the id of a micro-batch to a write.
 
-    is_save: whether ``save()`` passes the id, instead of `write_batch`. With exactly once, the
-    txnVersion of such a ``save()`` is the same number.
+    is_save: True if ``save()`` passes the id, False if `write_batch` does. With exactly once, the
+    batch id is also the txnVersion of such a ``save()``.
     """
     return {BATCH_ID_OPTION: f"{_OF_SAVE if is_save else _OF_WRITE_BATCH}{batch_id}"}
 
@@ -84,8 +84,8 @@ def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
 def option_of_save(local_property: Callable[[str], str | None]) -> dict[str, str]:
     """Return the option for an at-least-once ``save()`` in the function of foreachBatch.
 
-    With this option, ``save()`` writes like `write_batch`. Return no options outside of such a
-    function. local_property: as in `micro_batch_of`.
+    With this option, ``save()`` writes like `write_batch`. Outside of such a function, return an
+    empty dict. local_property: as in `micro_batch_of`.
     """
     found = micro_batch_of(local_property)
     return {} if found is None else batch_id_option(found.batch_id, is_save=True)
@@ -98,10 +98,11 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 
 
 def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return options that replace those of an earlier micro-batch, which Spark's writer keeps.
+    """Return options that cancel those of an earlier micro-batch, if the writer still has them.
 
-    before: the options that the earlier call added to the write. now: those that this call adds.
-    Return no options if there was no earlier micro-batch.
+    Spark's writer keeps options, so they can only be replaced. before: the options that the earlier
+    call added to the writer. now: the options that this call adds. Return an empty dict if there
+    was no earlier micro-batch.
     """
     names = (BATCH_ID_OPTION, QUERY_OPTION)
     return {name: _NONE for name in names if name in before and name not in now}
@@ -111,8 +112,8 @@ def options_of_user(given: Mapping[str, str], *, is_exactly_once: bool) -> dict[
     """Return the options without those that describe a micro-batch.
 
     given: the options of a write, with names in lower case. is_exactly_once: whether exactlyOnce is
-    set in them. If so, for a ``save()`` in the function of foreachBatch, txnVersion is also
-    removed, because it is the batch id.
+    set in them. If it is set, and ``save()`` was called in the function of foreachBatch, txnVersion
+    is also removed, because it is the batch id.
     """
     options = dict(given)
     if is_of_save(given) and is_exactly_once:

@@ -22,7 +22,7 @@ BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
 
 
 class OnError(Enum):
-    """What to do with bad rows: the values of the option onError."""
+    """What to do with bad rows: the values of the option `onError`."""
 
     FAIL = "fail"
     SKIP = "skip"

@@ -197,7 +197,7 @@ class SinkOptions:
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
-        """How the dead letter topic is created, None if it is not.
+        """How the dead letter topic is created; None if the sink does not create it.
 
         The options topic.config.* are not used, because they are for good rows. For example, a
         compacted topic refuses dead letters without a key.
@@ -217,7 +217,7 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Make messages name the producer's options as Spark users write them: ``kafka.acks``."""
+    """Context manager: messages name producer options as Spark users do, such as ``kafka.acks``."""
     with name_options(_KAFKA.__add__):
         yield
 
@@ -345,7 +345,7 @@ def report_path(value: str) -> Path:
 
     Raise ConfigException if the path is invalid.
     """
-    example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
+    example = "a file on the driver, such as /reports/job.json or file:///reports/job.json"
     return local_path("reportPath", value, "which is not on the driver", example)
 
 
@@ -390,7 +390,7 @@ def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig
         return None
     if not config.has_sasl:
         message = (
-            "delegationToken=true needs brokers that tasks log in to: expected "
+            "delegationToken=true needs brokers that tasks log in to by SASL: expected "
             f"{Option('security.protocol')} SASL_SSL or SASL_PLAINTEXT, found "
             f"{config.security_protocol}"
         )
@@ -471,7 +471,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return the option that an unknown ``topic.…`` may mean. rest: the part after the dot."""
+    """Return the option that ``topic.`` with an unknown `rest` was probably meant to be."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:

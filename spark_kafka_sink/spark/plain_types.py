@@ -22,7 +22,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with the types of `plain_schema`. Columns of these types are not copied."""
+    """Yield the batches with the types of `plain_schema`. Columns that have them are not copied."""
     for batch in batches:
         plain = plain_schema(batch.schema)
         yield batch if plain == batch.schema else batch.cast(plain)
@@ -52,7 +52,7 @@ def _type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_view_or_nested(kind: pa.DataType) -> bool:
-    """Return whether pyarrow cannot cast a dictionary whose values have type `kind` to `kind`."""
+    """Return whether `kind` is a view or nested. pyarrow cannot cast dictionaries of these."""
     return bool(
         pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_nested(kind)
     )

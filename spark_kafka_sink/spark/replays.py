@@ -43,11 +43,11 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 
 
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
-    """Return a warning if the rows of a query may have been written before in a different way.
+    """Return a warning if an earlier write of a query's rows may not be recognized as such.
 
-    They may have been written as a different query or for a different owner. Return None if the
+    The earlier write may have had a different query id or a different owner. Return None if the
     owner's record contains a micro-batch of this query. Otherwise, return a warning if the record
-    contains micro-batches of different queries, or if the batch id is not 0. Else return None.
+    contains micro-batches of other queries, or if the batch id is not 0. Otherwise, return None.
     """
     owner, record = plan.run.owner, plan.record
     if record is not None and record.last_batch(micro_batch.query_id) is not None:
@@ -63,7 +63,8 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     if micro_batch.batch_id == 0:
         return None
     return (
-        f"{micro_batch} is the first that the commit log has for {owner}: if it was written "
-        "before, its rows are written twice; this happens if txnAppId, txnIdPrefix, "
-        "commitLogTopic, the topic, the cluster, or the spelling of checkpointLocation has changed"
+        f"{micro_batch} is not the first, but the commit log has no micro-batch of {owner}: "
+        "if it was written before, its rows are written twice; this happens if txnAppId, "
+        "txnIdPrefix, commitLogTopic, the topic, the cluster, or the spelling of "
+        "checkpointLocation has changed"
     )

@@ -78,10 +78,11 @@ def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
 class BadRowSample:
     """The location and the error of one bad row.
 
-    row: the number of the row in its task, from 0. detail: the error of the brokers, if a broker
-    refused the row. topic: the value of the option topic or of the topic column. partition: the
-    value of the partition column, if any. key_bytes, value_bytes: None for a null key or value. If
-    the row cannot be encoded, also None for a column that is therefore shown as JSON.
+    row: the number of the row in its task, from 0. detail: the error of the broker that refused the
+    row, or why the row cannot be encoded. topic: the value of the option `topic` or of the topic
+    column. partition: the value of the partition column, if any. key_bytes, value_bytes: None for a
+    null key or value. They are also None for a column with an encoding, if the row cannot be
+    encoded.
     """
 
     task: int
@@ -246,8 +247,8 @@ class CommitReport:
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
     retries and partitions do not include bad rows. throttle_ms: the sum of the throttle times of
-    all tasks. seconds: from the start of the first task to the commit, by the clocks of their
-    hosts. exactly_once: None for at-least-once writes.
+    all tasks. seconds: from the start of the first task (by its host's clock) to the commit (by the
+    clock of the committing host). exactly_once: None for at-least-once writes.
     """
 
     batch_id: int | None
@@ -351,7 +352,7 @@ class JobTrace:
 
     traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: the traceparent
     of the parent span, an empty string if there is none. started_ns: in nanoseconds since 1970.
-    topic: the option topic, None if the data has a topic column.
+    topic: the option `topic`, None if the data has a topic column.
     """
 
     traceparent: str

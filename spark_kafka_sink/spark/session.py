@@ -23,7 +23,7 @@ def change_setting(
 ) -> str | None:
     """Set a setting to `change(current value)`. If that is None, do not change the setting.
 
-    Return None on success, and the error message if this failed.
+    Return None on success, or the error message on failure.
     """
     try:
         changed = change(spark.conf.get(name))

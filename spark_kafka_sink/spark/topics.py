@@ -2,9 +2,9 @@
 
 The topics that a topic column names are known only from the rows, so tasks create them and read
 their retention. (In mode `single`, the driver creates the topics that atomic_layout has found.) The
-driver also creates the topic that the option topic names. In a stream it does so only once, and the
-topic may be deleted later. If several tasks try to create a topic at once, one of them creates it,
-and the others find that it exists.
+driver creates the topic in the option `topic`. In a stream, it does so only once. If that topic is
+deleted later, a task creates it. If several tasks try to create a topic at once, one of them
+creates it, and the others find that it exists.
 
 The driver reads max.message.bytes of the topic, and a stream caches the value. The cached value is
 good enough to size batches. Before a task refuses a row as too large for its topic, the task reads
@@ -132,7 +132,7 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return max.message.bytes, or None if it is unknown. Then only the brokers check it."""
+    """Return max.message.bytes, or None if unknown; then only the brokers check record sizes."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
@@ -161,7 +161,7 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
 
 
 class TopicLimit:
-    """max.message.bytes of the topic that the option topic names.
+    """max.message.bytes of the topic in the option `topic`.
 
     The value is None if it is unknown or if the option is not set. clock: returns seconds.
     """

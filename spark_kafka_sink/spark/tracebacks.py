@@ -56,9 +56,10 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
 def shorten(error: BaseException) -> None:
     """Remove the frames of the sink from the traceback of an exception. Raise nothing.
 
-    A KafkaException without frames of user code keeps only one of its causes: the first one with
-    such frames. The other causes are not needed, because messages of the sink name their causes. An
-    exception of any other class without frames of user code is a bug, and keeps all its frames.
+    If a KafkaException has no frames of user code, it keeps only one of its causes: the first one
+    that has such frames. The other causes are not needed, because messages of the sink name their
+    causes. If an exception of any other class has no frames of user code, it is a bug, and keeps
+    all its frames.
     """
     with suppress(Exception):  # the class may be a user's
         _shorten(error)
@@ -83,7 +84,7 @@ def _set_traceback(error: BaseException, frames: TracebackType | None) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that caused an exception, each once, as Python shows them."""
+    """Yield the causes of an exception that Python shows with it, in their order, each once."""
     seen = {id(error)}
     while True:
         following = error.__cause__

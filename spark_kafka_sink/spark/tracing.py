@@ -76,11 +76,11 @@ def check_installed() -> None:
 
 
 def checked_traceparent(text: str) -> str:
-    """Return the option traceparent. Raise ConfigException if it is not a traceparent."""
+    """Return the value of the option `traceparent`. Raise ConfigException if it is invalid."""
     if not _TRACEPARENT.fullmatch(text.strip()):
         message = (
-            f"option traceparent is {text!r}: expected a traceparent of the W3C Trace Context, as "
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+            f"option traceparent is {text!r}: expected a traceparent of the W3C Trace Context, "
+            "such as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         )
         raise ConfigException(message)
     return text.strip()
@@ -217,7 +217,7 @@ class TaskSpan:
 
     @contextmanager
     def of_failure(self, progress: Callable[[], DeliveryProgress]) -> Iterator[None]:
-        """Add the counts of acknowledged records if the task fails in this block."""
+        """Context manager: if the task fails in it, add the counts of acknowledged records."""
         try:
             yield
         except BaseException:
@@ -283,8 +283,8 @@ def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider,
 def _destination(topics: set[str], job: JobTrace) -> dict[str, str]:
     """Return the attribute that names the topics of the written rows.
 
-    If no rows were written, the attribute names the option topic of the job. If that option is not
-    set either, return no attribute.
+    If no rows were written, it names the topic in the job's `topic` option. Without that option,
+    return no attribute.
     """
     names = sorted(topics) or ([] if job.topic is None else [job.topic])
     return {"messaging.destination.name": ",".join(names)} if names else {}

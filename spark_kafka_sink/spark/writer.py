@@ -96,7 +96,7 @@ class _TaskWriter(_OptionsOfTasks):
     def _publish_failure(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
-        """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
+        """Publish the report of a failed write. Rows that it has already sent stay in Kafka."""
         from spark_kafka_sink.spark.committing.job_commit import failure_report  # noqa: PLC0415 - as above
 
         report = failure_report(
@@ -145,7 +145,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the report of the failed job. Expire its delegation token, whatever happens."""
+        """Publish the report of the failed job. Expire its delegation token, even if that fails."""
         try:
             self._publish_failure(messages, self._batch_id)
         finally:
@@ -155,9 +155,9 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once.
 
-    plan: the plan of the run. If the version is already written, it is the commit log record of the
-    application and topic instead. batch_id: the batch id, if the job writes a micro-batch. token:
-    as in `KafkaArrowWriter`.
+    plan: the plan of the run. If the version is already written, `plan` is the commit log record of
+    the application and topic instead. batch_id: the batch id, if the job writes a micro-batch.
+    token: as in `KafkaArrowWriter`.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
-        If the version is already written, write nothing. Then read and count the rows only if the
-        option `topic` is not set.
+        If the version is already written, write nothing. In that case, read and count the rows only
+        if the option `topic` is not set.
         """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import skip_task, write_task  # noqa: PLC0415 - tasks alone need it
@@ -200,7 +200,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of the job. Raise nothing, as Spark raises the job's error."""
+        """Abort the transactions of the job. Raise nothing: Spark raises the job's error."""
         try:
             from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
@@ -257,7 +257,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         commit_micro_batch(self._unpacked(), messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort the transactions. Raise nothing, as Spark raises the error of the micro-batch."""
+        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
         abort_micro_batch(self._unpacked(), messages, batchId)
@@ -300,7 +300,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions. Raise nothing, as Spark raises the error of the micro-batch."""
+        """Abort the transactions. Raise nothing: Spark raises the error of the micro-batch."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(

@@ -66,7 +66,7 @@ class TopicRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeProducersRequest:
-    """The request for the producers that have written to partitions, sent to their leader."""
+    """The request for the producers of partitions, sent to the leader of these partitions."""
 
     topics: list[TopicRequest]
 

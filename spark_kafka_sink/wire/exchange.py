@@ -21,8 +21,8 @@ class ClientRequest:
     node_id: None for the least loaded node. max_version: the highest version to use, even if client
     and broker support later versions. min_version: the first version with all fields that the
     message sets. expects_response: False for a Produce request with acks=0, which is complete when
-    it is written to the socket. context: any value; the event about the request contains the
-    request, and so this value, too.
+    it is written to the socket. context: any value. The event about the request contains the
+    request, and so also this value.
     """
 
     node_id: int | None
@@ -70,8 +70,8 @@ class Answered:
     """A request is complete.
 
     response: None if the request expects no response and was written to the socket. version: the
-    version of the API that was used, None without a response. latency_s: the time from sending the
-    request to receiving the complete response, in seconds.
+    version of the API that was used, or None if there is no response. latency_s: the time from
+    sending the request to receiving the complete response, in seconds.
     """
 
     request: ClientRequest
@@ -88,7 +88,7 @@ class RequestFailed:
     code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST for a
     request that cannot be encoded. error: set if no later request can succeed either, because node
     and client could not authenticate each other; None otherwise. was_sent: whether any bytes of the
-    request may have been sent, so that a broker may have processed it.
+    request may have been sent. A broker may then have processed it.
     """
 
     request: ClientRequest

@@ -93,9 +93,9 @@ def _skip_tagged(frame: Buffer, position: int) -> int:
 class FrameSplitter:
     """Splits a stream of bytes into response frames (NetworkReceive).
 
-    The bytes may arrive in pieces of any size. Raise ProtocolError if the size of a frame is
-    negative or larger than `max_size_bytes`, before the frame takes memory. has_tls: whether the
-    bytes came through TLS, for error messages.
+    The bytes may arrive in pieces of any size. Raise ProtocolError if the size field of a frame is
+    negative or larger than `max_size_bytes`. This check comes before memory is used for the frame.
+    has_tls: whether the bytes came through TLS, for error messages.
     """
 
     __slots__ = ("_buffer", "_has_tls", "max_size_bytes")
@@ -112,7 +112,7 @@ class FrameSplitter:
 
     @property
     def holds_tls(self) -> bool:
-        """Whether the received bytes are a TLS alert, because the peer expects a TLS connection."""
+        """Whether the received bytes are a TLS alert. A peer that expects TLS sends one."""
         return self._buffer.startswith(_TLS_ALERT)
 
     def feed(self, data: Buffer) -> Iterator[bytes]:

@@ -2,8 +2,8 @@
 
 Names, types, versions, tags and null rules are the same as in Kafka's message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1). A test compares every class with
-its schema. Versions below the first version in `APIS` are not supported, as all brokers since 0.10
-support later ones. `repr` of the SASL messages never shows a token, since a PLAIN token contains
+its schema. Versions below the first version in `APIS` are not supported: all brokers since 0.10
+support later ones. `repr` of the SASL messages never shows a token, because a PLAIN token contains
 the password.
 
 The classes are dataclasses that are not frozen. Constructing a frozen dataclass takes twice the
@@ -307,7 +307,7 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    After version 0, tokens follow without request headers; after 1, in SaslAuthenticate requests.
+    With version 0, tokens follow without request headers; with 1, in SaslAuthenticate requests.
     """
 
     mechanism: str

@@ -36,7 +36,7 @@ class Records(NamedTuple):
 
 
 class Writer:
-    """Collects the bytes of a message in a bytearray, with record buffers spliced in between."""
+    """Collects the bytes of a message. Buffers with records are inserted without a copy."""
 
     __slots__ = ("_splices", "out")
 
@@ -136,7 +136,7 @@ def _not_null(kind: str, position: int) -> ProtocolError:
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read a string with an int16 length; -1 is None. Invalid UTF-8 becomes U+FFFD."""
+    """Read a string with an int16 length; -1 means None. Invalid UTF-8 becomes U+FFFD."""
     length, position = _read_length16(buffer, position)
     if length == -1:
         return None, position
@@ -145,7 +145,7 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read a string with a varint length; 0 is None. Invalid UTF-8 becomes U+FFFD."""
+    """Read a string with a varint length; 0 means None. Invalid UTF-8 becomes U+FFFD."""
     length, position = _read_compact_length(buffer, position)
     if length == -1:
         return None, position
@@ -170,7 +170,7 @@ def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
-    """Read bytes with an int32 length, as a view into the buffer; -1 is None."""
+    """Read bytes with an int32 length, as a view into the buffer; -1 means None."""
     length, position = _read_length32(buffer, position)
     if length == -1:
         return None, position
@@ -179,7 +179,7 @@ def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | Non
 
 
 def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
-    """Read bytes with a varint length, as a view into the buffer; 0 is None."""
+    """Read bytes with a varint length, as a view into the buffer; 0 means None."""
     length, position = _read_compact_length(buffer, position)
     if length == -1:
         return None, position

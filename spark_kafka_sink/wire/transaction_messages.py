@@ -4,7 +4,7 @@ The classes are declared in the same way as in `messages`. AddPartitionsToTxn is
 version 3, because only brokers use later versions. For a broker, EndTxn 5 and TxnOffsetCommit 5
 imply transaction.version 2. Callers therefore limit the version if the cluster has not finalized
 that feature level. From version 4 on, a FindCoordinator request can contain several keys. The
-client sets both the old field and the new one, because the version is chosen later.
+version is chosen after the request is made, so the client sets both the old and the new field.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """The coordinator: in `coordinators` from version 4 on, in the other fields before.
+    """The coordinator. From version 4 on, `coordinators` contains it; before, the other fields.
 
-    In the protocol, host is never null. The mock cluster of librdkafka returns null with an error.
+    In the protocol, host is never null. But librdkafka's mock cluster returns null with an error.
     """
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0

@@ -1,4 +1,4 @@
-"""Both modes over Spark Connect: a job, a stream and a function of foreachBatch, each again."""
+"""Both modes with Spark Connect: a job, a stream and a function of foreachBatch, each again."""
 
 from __future__ import annotations
 

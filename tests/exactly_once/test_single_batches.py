@@ -159,7 +159,7 @@ def test_what_single_cannot_do_is_refused_before_a_row_is_sent(
     other = SingleJob(job.cluster, by_append, 4, job.log)
     with pytest.raises(ConfigException, match=r"whose message\.timestamp\.type is LogAppendTime"):
         other.plan()
-    with pytest.raises(ConfigException, match=r"has cleanup\.policy=delete: expected compact"):
+    with pytest.raises(ConfigException, match=r"has cleanup\.policy=delete: set it to compact"):
         job.plan(commitLogTopic=new_topic(1))
     with pytest.raises(KafkaException, match=r"kafka\.transaction\.timeout\.ms is 2000000"):
         job.plan(**{"kafka.transaction.timeout.ms": "2000000"})

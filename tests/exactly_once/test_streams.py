@@ -40,7 +40,7 @@ def test_what_cannot_be_a_replay_fails_with_both_numbers(
     stream: PlayedStream, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream.run(4, {0: ["a", "b"]})
-    assert "is the first that the commit log has for" in capfd.readouterr().err
+    assert "is not the first, but the commit log has no micro-batch" in capfd.readouterr().err
     with pytest.raises(KafkaException, match="this run of the query has already written"):
         stream.run(4, {0: ["a", "b"]})
     stream.restart()

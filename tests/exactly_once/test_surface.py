@@ -206,7 +206,7 @@ def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
     options = {name: text for name, text in job.options.items() if not name.startswith("txn")}
     path = tmp_path / "reports.jsonl"
     found = run(exactly_once_connect, connect.remote, json.dumps(options), str(path))
-    assert "in write_batch needs the option txnAppId here" in str(found["refusal"])
+    assert "needs the option txnAppId: with Spark Connect" in str(found["refusal"])
     assert job.committed == sorted(["0", "1", "2"] * 2)
     reports = [json.loads(line) for line in path.read_text().splitlines()]
     assert "has already saved micro-batch 0 with txnAppId 'connected'" in str(

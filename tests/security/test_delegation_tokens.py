@@ -237,7 +237,7 @@ def test_the_token_of_a_task_that_takes_long_is_renewed(
 @pytest.mark.parametrize(
     ("most_ms", "registers", "sentence", "advice"),
     [
-        (EXPIRY_MS, False, "; the token expired at", "after register(spark): call it there"),
+        (EXPIRY_MS, False, "; the token expired at", "after register(spark): use one of these"),
         (
             MAX_LIFE_MS,
             True,

@@ -409,7 +409,7 @@ spark.stop()
 """
 
 
-@pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
+@pytest.mark.long(reason="a whole program with Spark Connect, for what classic ones do above")
 def test_a_frame_of_spark_connect_is_laid_out(
     spark: SparkSession, guarded_kafka: KafkaCluster, connect: ConnectServer, tmp_path: Path
 ) -> None:

@@ -176,9 +176,7 @@ def test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values(
     rows = spark.range(30).select("id", F.create_map(F.lit("k"), F.col("id")).alias("map"))
     frame = to_kafka(rows, value="avro")
     own = {**options, "kafka.partitioner.class": "os.path.join"}
-    with pytest.raises(
-        ConfigException, match=r"kafka\.partitioner\.class would get the column value"
-    ):
+    with pytest.raises(ConfigException, match=r"your kafka\.partitioner\.class and an encoded"):
         atomic_layout(frame, own)
     laid_out = atomic_layout(frame, options)
     save(laid_out, kafka.bootstrap, topic)
@@ -188,7 +186,7 @@ def test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values(
     assert all(each["map"] == {"k": each["id"]} for each in found)
 
 
-@pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
+@pytest.mark.long(reason="a whole program with Spark Connect, for what classic ones do above")
 def test_over_spark_connect(
     kafka: KafkaCluster, new_topic: NewTopic, connect: ConnectServer
 ) -> None:

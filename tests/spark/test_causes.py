@@ -1,7 +1,7 @@
 """The same fault has the same class and message, wherever it occurs.
 
 On the driver, in a task, in the producer for columns and for rows, in KafkaAdmin and TopicReader,
-and for a user of Spark, whose exception has our class and message, also over Spark Connect.
+and for a user of Spark, whose exception has our class and message, also with Spark Connect.
 """
 
 from __future__ import annotations

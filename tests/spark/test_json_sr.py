@@ -165,7 +165,7 @@ def test_rows_that_do_not_fit_are_bad_rows(
     price = F.when(F.col("id") == 8, float("-inf")).otherwise(0.5).alias("price")
     frame = to_kafka(spark.range(0, 20, 1, 2).select("id", color, price), "id", "json_sr")
     url = registry.url
-    with pytest.raises(PySparkException, match=r"column value\.color is null, so that to_json"):
+    with pytest.raises(PySparkException, match=r"column value\.color is null, so to_json"):
         save(frame.filter("key < 8"), kafka.bootstrap, topic, schema_registry_url=url)
     topic = new_topic(1)
     registry.add(f"{topic}-value", HAND_MADE, schemaType="JSON")
@@ -198,7 +198,7 @@ def test_rows_that_a_union_adds_are_refused_if_their_columns_differ(
             save(frame, kafka.bootstrap, new_topic(1), schema_registry_url=url)
 
 
-@pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
+@pytest.mark.long(reason="a whole program with Spark Connect, for what classic ones do above")
 def test_over_spark_connect(
     kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer, connect: ConnectServer
 ) -> None:

@@ -332,11 +332,11 @@ def test_what_does_not_fit_is_refused_before_any_task(
     with pytest.raises(ConfigException, match="atomic_layout cannot be used with this keyFormat"):
         atomic_layout(keyed, {**options, "keyFormat": "avro"})
     own = {**options, "kafka.partitioner.class": "os.path.join"}
-    with pytest.raises(ConfigException, match="would get the column value from atomic_layout befo"):
+    with pytest.raises(ConfigException, match="pass it the column value before encoding"):
         atomic_layout(keyed.drop("key"), own)
     del options["topic"]
     stream = spark.readStream.format("rate").load().selectExpr("value", f"'{topic}' AS topic")
-    with pytest.raises(ConfigException, match="atomic_layout: the topics of a topic column are"):
+    with pytest.raises(ConfigException, match="atomic_layout has to read all rows to find the"):
         atomic_layout(stream, {**options, "valueSubject": "orders"})
     # Nothing is registered for a layout that is refused.
     assert registry.asked() == []
@@ -351,7 +351,7 @@ def test_what_does_not_fit_is_refused_before_any_task(
     assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
-@pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
+@pytest.mark.long(reason="a whole program with Spark Connect, for what classic ones do above")
 def test_over_spark_connect(
     kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer, connect: ConnectServer
 ) -> None:

@@ -1,4 +1,4 @@
-"""to_kafka makes the sink's columns of any DataFrame; the same over Spark Connect."""
+"""to_kafka makes the sink's columns of any DataFrame; the same with Spark Connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determine what to do about the response to a transactional request, by `error_actions`.
+"""Determine, with `error_actions`, what to do about the response to a transactional request.
 
 This module finds the error codes in a response, selects the most severe code, and makes the message
 for the user. It changes nothing: `TransactionManager` performs the action.
@@ -68,10 +68,10 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 class Answer:
     """The most severe error code of a response: its action, and the partitions that have the code.
 
-    partitions: empty if the code is not about partitions. is_unnamed: whether the partitions are
-    missing in the response; is_partly_done: whether they are missing, and the response contains
-    further partitions that had no error. problem: if the response has no error code but is invalid,
-    the reason; otherwise an empty string.
+    partitions: empty if the code is not about partitions. is_unnamed: whether these partitions were
+    in the request, but are missing in the response. is_partly_done: whether this is so, and the
+    response reports success for other partitions. problem: if the response has no error code but is
+    invalid, the reason; otherwise an empty string.
     """
 
     call: Call

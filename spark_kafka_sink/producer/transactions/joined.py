@@ -206,7 +206,7 @@ class JoinedTransaction:
     # -- requests ---------------------------------------------------------------------------------
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition's batches may be sent, as it is added or need not be added."""
+        """Return whether a partition's batches may be sent: it is added, or need not be added."""
         return not self._adds_partitions or topic_partition in self._partitions
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
@@ -233,7 +233,7 @@ class JoinedTransaction:
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was rejected because of another producer in this transaction.
+        """Return whether a broker rejected a batch while it verified another producer's batch.
 
         code: the error code. attempts: the number of failed attempts of the batch.
         """
@@ -285,7 +285,7 @@ class JoinedTransaction:
         return error
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - as in TransactionManager
-        """End the transaction for this producer, because some of its records have failed."""
+        """Write nothing more in the transaction, because some records have failed."""
         self.give_up(error)
 
     def give_up(self, error: KafkaException) -> None:

@@ -18,7 +18,7 @@ Most of the code handles failures:
 
 - A response may be lost, so the coordinator may have begun a transaction although the producer does
   not know it. That transaction must be ended, too (`has_begun`, `is_unanswered`).
-- A caller may stop waiting and call again, and must get the result of the first call
+- A caller may stop waiting and call again. It must then get the result of the first call
   (`TransactionalCalls.start_or_resume`).
 - Rows that were appended before the end of a transaction may not be in a batch yet (`_collects`),
   and EndTxn must wait for them.
@@ -123,7 +123,7 @@ class TransactionManager:
 
     @property
     def unacknowledged_call(self) -> TransactionalResult | None:
-        """The latest call, None if its caller has received the result. It may have ended."""
+        """The latest call, ended or not. None if its caller has received the result."""
         return self._calls.unacknowledged
 
     @property
@@ -133,7 +133,7 @@ class TransactionManager:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the latest transaction; NOT_COMMITTED also while it is open."""
+        """The outcome of the latest transaction. While it is open, this is NOT_COMMITTED."""
         if self._is_committed:
             return Outcome.COMMITTED
         is_sent = self._commit is not None and self._commit.is_sent
@@ -141,7 +141,7 @@ class TransactionManager:
 
     @property
     def gives_up(self) -> bool:
-        """Whether the transaction will be aborted, so that unsent records need not be sent."""
+        """Whether the transaction will be aborted. Its unsent records then need not be sent."""
         return self._state in (_S.ABORTING, _S.ABORTABLE_ERROR)
 
     @property
@@ -240,10 +240,10 @@ class TransactionManager:
     def end_at_close(self, *, is_awaited: bool) -> TransactionalResult:
         """Abort the transaction because the producer is closed, or resume its commit or abort.
 
-        A commit is resumed if EndTxn was sent. A broker may have carried it out, so an abort may be
-        too late, and only the response to a further EndTxn shows the outcome. It is also resumed if
-        another thread still waits for it (is_awaited). Otherwise, the commit fails, and the
-        transaction is aborted.
+        A commit is resumed if EndTxn was sent. An abort may be too late, because a broker may have
+        committed already, and only the response to a further EndTxn shows the outcome. A commit is
+        also resumed if another thread waits for it (is_awaited). Otherwise, the commit fails, and
+        the transaction is aborted.
         """
         if self._state is _S.COMMITTING:
             if is_awaited or self.outcome is Outcome.UNKNOWN:
@@ -353,7 +353,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Repeat a request without a response, unless it is unsupported or cannot be encoded."""
+        """Repeat a request that got no response, unless it is unsupported or cannot be encoded."""
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -393,7 +393,7 @@ class TransactionManager:
             self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is a look-up of a coordinator that is no longer needed."""
+        """Return whether a request looks up a coordinator, and this look-up is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, answer: Answer, now: float) -> None:
@@ -456,7 +456,7 @@ class TransactionManager:
         return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - as in JoinedTransaction
-        """Return whether a batch was rejected because of another producer in this transaction."""
+        """Return whether a broker rejected a batch while it verified another producer's batch."""
         return False
 
     def reported(self, error: KafkaException) -> KafkaException:
@@ -474,7 +474,7 @@ class TransactionManager:
                 self._fatal(error)
 
     def record_refused(self, error: KafkaException) -> None:
-        """Make the transaction abortable, because a record was rejected before it was appended."""
+        """Set the state ABORTABLE_ERROR, because a record was rejected before it was appended."""
         is_open = self._state is _S.IN_TRANSACTION or (
             self._state is _S.COMMITTING and self._collects
         )

@@ -16,7 +16,8 @@ from spark_kafka_sink.model import TopicPartition
 class TransactionPartitions:
     """The partitions of one transaction.
 
-    has_begun: whether brokers may know the transaction, so that an EndTxn request must end it.
+    has_begun: whether brokers may know the transaction. If so, it must be ended with an EndTxn
+    request.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class TransactionPartitions:
         self.has_begun = True
 
     def add_at_once(self, topic_partition: TopicPartition) -> None:
-        """Add a partition to the transaction without a request, as its broker adds it itself."""
+        """Add a partition without a request, because its broker adds it to the transaction."""
         self._added.add(topic_partition)
         self.has_begun = True
 

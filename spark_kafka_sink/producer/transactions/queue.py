@@ -79,8 +79,8 @@ class Coordinators:
     def bumps_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can bump an epoch on request.
 
-        While a new coordinator is not connected, the API versions of the previous coordinator are
-        used. If the new one does not support them, its error is handled like any other error.
+        Until a new coordinator is connected, the API versions of the previous coordinator count. If
+        the new one does not support them, it returns an error, which is handled like any other.
         """
         return self._bumps.get(key, False)
 
@@ -150,7 +150,7 @@ class TransactionQueue:
         return next(filter(None, errors), None)
 
     def first(self) -> TransactionalRequest | None:
-        """Return the request to send next; None while a request is in flight, or if none waits."""
+        """Return the request to send next. None if none waits, or if one is still in flight."""
         if self._in_flight is not None or not self._waiting:
             return None
         return self._waiting[0][2]
@@ -212,7 +212,7 @@ class TransactionQueue:
     def back(self, request: TransactionalRequest) -> bool:
         """Record that `request` is no longer in flight.
 
-        Return whether it was still in flight. It was not if `clear` has removed it.
+        Return False if `clear` had already removed it.
         """
         if self._in_flight is not request:
             return False

@@ -124,9 +124,9 @@ class TransactionalRequest:
 
     coordinator: the key of the coordinator that gets the request, None for any broker. looks_up:
     the key that FindCoordinator looks up, None for other requests. is_sent: whether it was sent at
-    least once. is_unanswered: whether it was sent and the response was lost, so that a broker may
-    have processed it. order: its place among requests of the same priority; -1 until it is queued.
-    A retry keeps this place. last_error: the last error that a broker returned for it.
+    least once. is_unanswered: whether it was sent and the response was lost. A broker may then have
+    processed it. order: its place among requests of the same priority; -1 until it is queued. A
+    retry keeps this place. last_error: the last error that a broker returned for it.
     """
 
     call: Call

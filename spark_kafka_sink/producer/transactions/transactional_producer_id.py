@@ -59,7 +59,7 @@ class TransactionalProducerId:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the next transaction can have a new epoch after a transaction has failed."""
+        """Whether a failed transaction can be followed by another one, with a new epoch."""
         return self._is_v2 or self._can_raise
 
     @property
@@ -88,8 +88,8 @@ class TransactionalProducerId:
     def batch_failed(self, batch: ProducerBatch) -> bool:
         """Record that a batch has failed. Return whether a further transaction is possible.
 
-        With version 2, it always is, because each transaction gets a new epoch, and its sequences
-        start at 0.
+        With version 2, one is always possible, because each transaction gets a new epoch, and its
+        sequences start at 0.
         """
         makes_gap = batch.has_sequence and not self._is_v2
         if makes_gap and not self._can_raise:
@@ -100,8 +100,9 @@ class TransactionalProducerId:
     def transaction_failed(self) -> None:
         """Record that a transaction can only be aborted.
 
-        It may be unknown which of its records the brokers have written. With a new epoch, none of
-        these records can become part of the next transaction.
+        If a client can request a new epoch, the next transaction gets one. It may be unknown which
+        records of this transaction the brokers have written. With a new epoch, none of them can
+        become part of the next transaction.
         """
         self._must_raise = self._must_raise or (not self._is_v2 and self._can_raise)
 

@@ -55,10 +55,10 @@ def commit_batch(
 ) -> None:
     """Commit a batch job, and publish its report.
 
-    plan: the plan of the run. If the version of this job was written before, it is the owner's
-    record instead. Then nothing is committed, and the report says that the version was written
-    before. batch_id: the batch id if the job writes a micro-batch, else None. Raise KafkaException
-    if the job is not committed.
+    plan: the plan of the run. If the version of this job was written before, `plan` is the owner's
+    commit log record instead. In that case, nothing is committed, and the report says that the
+    version was written before. batch_id: the batch id if the job writes a micro-batch, else None.
+    Raise KafkaException if the job is not committed.
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
@@ -77,7 +77,8 @@ def commit_micro_batch(
     """Commit a micro-batch of a stream, and publish its report.
 
     If the micro-batch was written before (a replay), only its row count is checked. Raise
-    KafkaException if the micro-batch is not committed, or if the row count of a replay differs.
+    KafkaException if the micro-batch is not committed, or if the row count of a replay differs from
+    that of the first write.
     """
     if not messages:
         end_unused(options, kept_plan(_owner(options)))
@@ -149,7 +150,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
 def _common(
     messages: Sequence[SinkCommitMessage | SkippedMessage],
 ) -> tuple[Plan, MicroBatch]:
-    """Return the plan and the micro-batch of the tasks. Raise KafkaException if they differ."""
+    """Return the one plan and micro-batch of all tasks. Raise KafkaException if tasks differ."""
     found = {(message.plan, message.micro_batch) for message in messages}
     (plan, micro_batch), *others = found
     if others or plan is None or micro_batch is None:
@@ -193,7 +194,7 @@ def skipped_report(
 ) -> CommitReport:
     """Return the report of a batch job whose version was written before.
 
-    record: the owner's record. skips: the commit messages of the tasks, if any task ran.
+    record: the owner's commit log record. skips: the commit messages of the tasks, if any task ran.
     """
     why = _why_skipped(options, record)
     counts = [message.rows for message in skips if message.rows is not None]
@@ -259,8 +260,8 @@ def abort_batch(
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
     plan, batch_id: as in `commit_batch`. If `plan` is the owner's record, there is nothing to
-    abort. replayed: the micro-batch if it was written before, so that the job only counted its
-    rows; else None.
+    abort. replayed: the micro-batch, if it was written before and the job only counted its rows.
+    None otherwise.
     """
     if isinstance(plan, CommitRecord):
         _publish_failed_skip(options, messages, _why_skipped(options, plan), batch_id)
@@ -278,8 +279,8 @@ def abort_micro_batch(
     """Abort a micro-batch that has failed, as `abort_batch` does with a job.
 
     The plan comes from the commit messages or from the driver's folder. If neither contains it,
-    nothing is aborted here. Then the next plan aborts the transactions, or the brokers do so after
-    the timeout.
+    nothing is aborted here. In that case, the open transactions are aborted when the next
+    micro-batch is planned, or by the brokers after transaction.timeout.ms.
     """
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
@@ -318,7 +319,7 @@ def _publish_failure(
     *,
     is_committed: bool,
 ) -> None:
-    """Publish the report of a write that has failed. Call this after the abort has been printed.
+    """Publish the report of a write that has failed. Call this after printing the abort's result.
 
     is_committed: whether the abort has found that the write is committed.
     """
@@ -340,9 +341,9 @@ def _publish_failed_skip(
     batch_id: int | None,
     query_id: str | None = None,
 ) -> None:
-    """Publish the report of a failed write that had nothing to write.
+    """Publish the report of a failed write that wrote nothing: its rows were written before.
 
-    why: why it had nothing to write.
+    why: a sentence about the earlier write.
     """
     skips = sum(isinstance(message, SkippedMessage) for message in messages)
     report = _without_rows(options, why, skips, batch_id)
@@ -418,9 +419,9 @@ def _abort_replay(
     messages: Sequence[WriterCommitMessage | None],
     replayed: MicroBatch,
 ) -> None:
-    """End a failed job that only counted rows, because its micro-batch was written before.
+    """End a failed replay: a job that only counted rows, because they were written before.
 
-    These rows are visible, so do not print that no row is visible.
+    Do not print that no row is visible: the rows of the earlier write are visible.
     """
     try:
         end_unused(options, plan)
@@ -431,10 +432,11 @@ def _abort_replay(
 
 
 def _if_replay(plan: Plan, batch_id: int | None) -> str:
-    """Return the end of a message about an abort, for the case that the micro-batch was a replay.
+    """Return the end of an abort message: what is true if the micro-batch was a replay.
 
-    If no task has sent a commit message, the abort of a stream knows neither the query nor whether
-    the micro-batch was a replay. Return "" if `batch_id` is not in the owner's record.
+    If no task has sent a commit message, the abort of a micro-batch cannot find out its query, or
+    whether it was a replay. Return "" if `batch_id` is not in the owner's commit log record, which
+    shows that it was no replay.
     """
     streams = () if plan.record is None else plan.record.streams
     last = next((each for each in streams if each.batch_id == batch_id), None)

@@ -3,8 +3,8 @@
 A failed job also has a report. It covers the tasks that had ended before the failure.
 
 A summary is printed on stderr, because Spark does not show the logs of the Python process that
-commits. The report is written to the file that the option reportPath names. It is also appended to
-the application's file, which `last_reports` reads.
+commits. The report is written to the file in the option `reportPath`. It is also appended to the
+application's file, which `last_reports` reads.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def trace_of(
 ) -> JobTrace | None:
     """Return the span of the job that the tasks belong to.
 
-    planned: the span in this writer. In a stream, the writer of the tasks is a different one, so
-    the span in their commit messages is used.
+    planned: the span in the writer that commits. It is used only if no commit message contains a
+    span. Commit messages come first, because the tasks of a stream have a different writer.
     """
     traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage))
     return next((each for each in traces if each is not None), planned)
@@ -154,11 +154,13 @@ def publish(
 ) -> None:
     """Print a summary of the report, and write the report to the file `path`.
 
-    quiet: whether to print no summary. The warning that rows are older than retention.ms is still
-    printed if the write is complete. Nothing is printed for a micro-batch without rows. trace: the
-    span of the job, which ends here. The report of a batch job replaces the file. For a stream, a
-    line is appended for each micro-batch. If the report cannot be written, print the error on
-    stderr and raise nothing, because the job has already ended.
+    quiet: if True, print no summary. If the write is complete, the warning about rows older than
+    retention.ms is printed nevertheless. No summary is printed for a micro-batch without rows.
+    trace: the span of the job; this function ends it.
+
+    The report of a batch job replaces the content of the file. The report of a micro-batch is
+    appended as a line. If the report cannot be written, print the error on stderr and raise
+    nothing, because the job has already ended.
     """
     if not quiet and not report.is_empty:
         _say_summary(report)
@@ -189,8 +191,9 @@ def publish(
 def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) -> None:
     """Add the error of a failed write to its last report, in the application's file and in `path`.
 
-    path: the file reportPath, None if it is not set. has_lines: whether each report is a line of
-    that file, as for streams and micro-batches. Raise OSError or ValueError if that fails.
+    path: the file in the option `reportPath`, None if it is not set. has_lines: whether each report
+    is a line of that file, as for streams and micro-batches. Raise OSError or ValueError if a file
+    cannot be changed.
     """
     with suppress(BlockingIOError):
         add_error_to_remembered(write_id, error)
@@ -212,9 +215,10 @@ def _say_summary(report: CommitReport) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically. If that is not possible, write into the existing file.
+    """Replace a file atomically. If that is impossible, write into the existing file.
 
-    A regular file is then overwritten; a special file, such as a pipe, gets the text appended.
+    In the second case, a regular file is overwritten. To a special file, such as a pipe, the text
+    is appended.
     """
     if is_special(path):
         _write_into(path, os.O_APPEND, text)

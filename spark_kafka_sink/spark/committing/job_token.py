@@ -1,9 +1,9 @@
-"""JobToken: the delegation token of one batch job, which is expired when the job ends.
+"""JobToken: the delegation token of one batch job. The driver expires it when the job ends.
 
 Brokers let only the owner and the renewers of a token expire it (Kafka's DelegationTokenManager).
-The token of a job has no renewers, so the process that commits authenticates as its owner, with the
-driver's credentials. The writer must not contain these credentials, because it is pickled into
-every task. So they are split into two parts. One part alone is only random bytes. The writer
+The token of a job has no renewers, so only its owner can expire it: the process that commits needs
+the driver's credentials. The writer must not contain these credentials, because it is pickled into
+every task. So they are split into two parts. Each part alone contains only random bytes. The writer
 contains one part, and a file in the driver's folder contains the other.
 """
 
@@ -38,7 +38,7 @@ _PAUSE_S: Final = 0.1
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The data that the process that commits needs: the driver's configuration, and the token."""
+    """What the process that commits needs to expire a token: the driver's config and the token."""
 
     config: ProducerConfig
     token: DelegationToken

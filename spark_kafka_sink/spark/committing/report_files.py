@@ -54,7 +54,7 @@ def open_to_write(path: Path, flag: int) -> BinaryIO:
 
 
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
-    """Append a report to a file that is open for appending, and also for reading if possible.
+    """Append a report to a file that is open for appending and, if possible, for reading.
 
     Raise OSError if the file cannot be written.
     """
@@ -74,11 +74,11 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 def _locked(
     file: BinaryIO, operation: int = fcntl.LOCK_EX, *, is_needed: bool = True
 ) -> Iterator[None]:
-    """Lock a file in the block, if its file system supports locks.
+    """Context manager: lock a file during the `with` block, if its file system supports locks.
 
-    operation: LOCK_EX for a writer, LOCK_SH for a reader. is_needed: what to do if another process
-    keeps the file locked for longer than `_LOCK_S`. If True, raise BlockingIOError. If False, run
-    the block without the lock.
+    operation: LOCK_EX for a writer, LOCK_SH for a reader. If another process keeps the file locked
+    for longer than `_LOCK_S`, raise BlockingIOError. With is_needed=False, run the block without
+    the lock instead.
     """
     end = time.monotonic() + _LOCK_S
     while True:
@@ -136,7 +136,7 @@ def remember(report: dict[str, Any]) -> None:
 
 
 def add_error_to_remembered(write_id: str, error: str) -> None:
-    """Set the error in the last report of a write in the application's file, if the file exists."""
+    """Set the error of a write's last report in the application's file, if the file exists."""
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
         return
@@ -177,17 +177,17 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     checked_number("n", n, 0, LARGEST_INT32)
     if is_connect(spark):
         message = (
-            "last_reports needs a classic session: over Spark Connect the reports are on the "
-            "server; set the option reportPath and read that file there"
+            "last_reports needs a classic session: with Spark Connect, reports are only available "
+            "on the server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)
     return newest_reports(_content(), n)
 
 
 def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
-    """Return the reports of a query's micro-batch whose field committed_at is `since` or later.
+    """Return the reports of one micro-batch of a query, except those from before `since`.
 
-    since: a time in UTC, in the format of that field.
+    since: a time in UTC, in the format of the report field `committed_at`. The two are compared.
     """
     return [
         report

@@ -117,7 +117,7 @@ _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
 def _why_fenced(client: CommitClient, plan: Plan, level: int, *, is_known: bool) -> str:
     """Return why brokers refused the abort of a plan's run, and whether its rows are visible.
 
-    is_known: True if it is known that the run is not committed; False if that is not known.
+    is_known: whether it is known that the run is not committed.
     """
     is_newer = has_newer_run(client, plan)
     if is_newer:

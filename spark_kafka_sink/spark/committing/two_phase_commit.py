@@ -74,9 +74,9 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
     if isinstance(outcome, Unfinished):
         message = (
             f"the commit log has the decision to commit the write of {plan.run.owner}, but a part "
-            f"of it could not be committed in time: {outcome.failure.sentence}; run it again, or "
-            f"python -m spark_kafka_sink.recover, within {plan.run.timeout_ms} ms of the first "
-            "row, or these rows are lost"
+            f"of it could not be committed in time: {outcome.failure.sentence}; this part is lost "
+            "unless you run the write again, or run python -m spark_kafka_sink.recover, within "
+            f"{plan.run.timeout_ms} ms of the first row"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
@@ -89,7 +89,7 @@ def abort_run(
     """End the open transactions of a failed run, and return the result.
 
     Abort them, or commit them if the commit log contains the decision to commit the run.
-    is_missing: whether the commit message of a task is missing, so that the task may still run.
+    is_missing: whether a commit message is missing. If so, its task may still be running.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
@@ -116,7 +116,7 @@ def abort_run(
 
 
 def _still_open(plan: Plan, aborted: Aborted) -> str:
-    """Return the end of a message: which transactions may be open after an abort. May be empty."""
+    """Return the end of an abort message: which transactions may still be open; "" for none."""
     timeout_ms = plan.run.timeout_ms
     if aborted.missed:
         return (
@@ -129,7 +129,7 @@ def _still_open(plan: Plan, aborted: Aborted) -> str:
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why brokers refused to abort a run. The run is not decided in the commit log."""
+    """Return why brokers refused to abort a run that is not decided in the commit log."""
     is_newer = has_newer_run(client, plan)
     superseded = "was superseded by a newer run, which ends the open transactions"
     if is_newer:
@@ -142,7 +142,7 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> AbortResult:
-    """Commit the transactions of a run, because the decision to commit it is recorded."""
+    """Commit the transactions of a run whose commit decision is already recorded."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(

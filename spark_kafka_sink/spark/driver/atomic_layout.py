@@ -61,7 +61,7 @@ _OWN: Final = "own"
 
 
 class _Frame(NamedTuple):
-    """A DataFrame with numbered column names, because Spark's names are case-insensitive.
+    """A DataFrame with numbers as column names, because Spark ignores the case of names.
 
     names: the original names of the columns.
     """
@@ -87,10 +87,11 @@ class _Frame(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """For each row: its topic, the partition count, and the task that gets partition 0.
+    """Columns about each row's topic: its name, its partition count, and its first task.
 
-    partitions: the partition count of the topic. first: the index of the task that gets the rows
-    of partition 0 of the topic. Both are null for a topic that was not found.
+    first: the index of the task that gets the rows of the topic's partition 0. The following tasks
+    get the rows of its other partitions. `partitions` and `first` are null if the topic was not
+    found.
     """
 
     topic: Column
@@ -112,9 +113,10 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     A DataFrame that this function has returned is refused.
 
     The topics of a topic column are found with a query over all rows, so a stream with a topic
-    column is refused. Do everything that shuffles before this call, and ``sortWithinPartitions``
-    after it. Over Spark Connect the client process connects to the brokers. Raise ConfigException,
-    DataException and the exceptions of the brokers, as a write does.
+    column is refused. Call everything that shuffles before this function, and
+    ``sortWithinPartitions`` after it. With Spark Connect, the client process connects to the
+    brokers. Raise ConfigException, DataException and the exceptions of the brokers, as a write
+    does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
@@ -152,31 +154,32 @@ def _refuse_unknown_topics(options: SinkOptions, df: DataFrame) -> None:
     """Raise ConfigException for a stream whose topics come from a topic column."""
     if options.topic is None and df.isStreaming and "topic" in df.columns:
         message = (
-            "atomic_layout: the topics of a topic column are found by looking at all rows, which a "
-            "stream does not have yet: set the option topic, or lay out inside foreachBatch"
+            "atomic_layout has to read all rows to find the topics in the topic column, which it "
+            "cannot do in a stream: set the option topic, or call atomic_layout in foreachBatch"
         )
         raise ConfigException(message)
 
 
 @name_kafka_options()
 def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
-    """Raise ConfigException if partitions depend on encoded columns, which only tasks encode."""
+    """Raise ConfigException if partitions depend on columns that the tasks encode later."""
     encoded = encoded_columns(options, schema)
     if _has_every_partition(schema):
         return
     if "key" in encoded and keys_count(options.producer):
         message = (
             "atomic_layout cannot be used with this keyFormat: it computes the partition of each "
-            "row from the bytes of the key, which the tasks of the write make later. Use a string "
-            "or binary key, add a column partition that is never null, or write without "
-            "atomic_layout"
+            "row from the bytes of the key, but keys are only encoded later, by the tasks of the "
+            "write. Use a string or binary key, add a column partition that is never null, or "
+            "write without atomic_layout"
         )
         raise ConfigException(message)
     if encoded and names_own_partitioner(options.producer.partitioner_class):
         message = (
-            f"atomic_layout: {Option('partitioner.class')} would get the column {encoded[0]} from "
-            "atomic_layout before it is encoded, and from the write after it is encoded, and may "
-            "choose other partitions there: write without atomic_layout"
+            f"atomic_layout cannot be used with your {Option('partitioner.class')} and an encoded "
+            f"column: atomic_layout would pass it the column {encoded[0]} before encoding, and the "
+            "write after encoding, so it may choose different partitions. Write without "
+            "atomic_layout"
         )
         raise ConfigException(message)
 
@@ -187,7 +190,7 @@ def _has_every_partition(schema: StructType) -> bool:
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without those of exactlyOnce, since mode `single` needs a layout."""
+    """Return all but the exactly-once options: mode `single` refuses rows without a layout."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 
@@ -210,9 +213,10 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Return the frame, and the topic, partition count and first task of each row.
+    """Return the frame, and the `_Place` of each row.
 
-    If there is a topic column, the returned frame has a temporary column for count and first task.
+    If there is a topic column, the returned frame has a temporary column with the partition count
+    and the first task.
     """
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
@@ -224,7 +228,7 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 
 
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Frame, Column]:
-    """Return the frame, with temporary columns if necessary, and each row's Kafka partition.
+    """Return the frame, perhaps with temporary columns, and the Kafka partition of each row.
 
     If the topic of a row was not found, its Kafka partition is null unless its column partition
     sets one.
@@ -244,7 +248,7 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Fra
 
 
 def _hashable(frame: _Frame, name: str) -> Column:
-    """Return a column, or its JSON if it contains a map, which Spark does not hash."""
+    """Return a column, or its JSON if it contains a map, because Spark cannot hash maps."""
     kind = frame.df.schema.fields[frame.names.index(name)].dataType
     column = frame.column(name)
     return F.to_json(F.struct(column)) if '"type":"map"' in kind.json() else column

@@ -66,7 +66,7 @@ class ListenerBus(StreamingQueryListenerBus):
             self._listener_bus.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Remove a listener. The last listener first gets all events that the server has sent.
+        """Remove a listener. The last one first gets all events that the server has sent.
 
         Warn and do not remove the listener if the server cannot be reached. Raise
         IllegalStateException if called in the thread that calls the listeners, because this method
@@ -75,7 +75,7 @@ class ListenerBus(StreamingQueryListenerBus):
         thread = self._execution_thread
         if thread is threading.current_thread():
             message = (
-                "a function of a stream listener cannot call removeListener over Spark Connect: "
+                "a function of a stream listener cannot call removeListener with Spark Connect: "
                 "call it in another thread"
             )
             raise IllegalStateException(message)
@@ -100,7 +100,7 @@ class ListenerBus(StreamingQueryListenerBus):
 
 
 def _end_of_events() -> proto.Command:
-    """Return the command after which the server sends no more events."""
+    """Return the command that tells the server to send no more events."""
     command = proto.Command()
     command.streaming_query_listener_bus_command.remove_listener_bus_listener = True
     return command

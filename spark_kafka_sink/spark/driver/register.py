@@ -102,7 +102,8 @@ def _is_registered(spark: SparkSession, name: str) -> bool:
     If a source is registered again, Spark logs a warning. Spark also finds installed sources by
     itself. A source runs with the Python, the shipped files and the environment variables that were
     set when it was registered. A source that Spark found runs with Spark's defaults. Return False
-    if one of these has changed.
+    if the current Python, shipped files or variables differ from those of the source, so that it
+    must be registered again.
     """
     context = spark.sparkContext
     try:

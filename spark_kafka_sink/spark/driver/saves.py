@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.micro_batch import (
 
 
 class _Save(NamedTuple):
-    """A save of a micro-batch by a run of a query. has_failed: it failed and may be retried."""
+    """A save of a micro-batch by a run of a query. has_failed: if True, it may be retried."""
 
     query_id: str
     run_id: str
@@ -74,11 +74,12 @@ def only_save(
     *,
     call: str = "write_batch",
 ) -> Iterator[bool]:
-    """Refuse to save a micro-batch twice in one run of a query, with one txnAppId to one topic.
+    """In one run of a query, refuse a second save of a micro-batch with equal txnAppId and topic.
 
-    A later run may save the micro-batch again. Over Spark Connect, a later run is a new process
-    without a record of earlier saves. In a classic session, each run has its own run id. A failed
-    save may be retried. Yield whether this save is a retry.
+    A later run may save the micro-batch again. In a classic session, it has a different run id.
+    With Spark Connect, it is a new process, which does not know the earlier saves. A failed save
+    may be retried. Yield whether this save is a retry.
+
     given: options by their names in lower case. micro_batch: None if the query is not known. call:
     the function that saves, for error messages. Raise ConfigException for a second save.
     """

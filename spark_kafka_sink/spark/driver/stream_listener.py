@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WITH_THE_SERVER: Final = (
-    "over Spark Connect the reports stay with the server: the option reportPath of the stream "
-    "names their file there"
+    "with Spark Connect, reports are only available on the server: set the option reportPath of "
+    "the stream to write them to a file there"
 )
 # If rows may go to Kafka through a sink, Spark's description of it contains one of these strings.
 # The first is for Python data sources, whose names Spark does not show. The second is for
@@ -47,8 +47,8 @@ class MicroBatchRecord:
 
     progress: Spark's progress. reports: the sink's reports, as dictionaries with the fields of
     docs/reference/report.md. There are several if a function of foreachBatch calls `write_batch`
-    several times. where: where the reports are if this process cannot read them, which is so over
-    Spark Connect. Otherwise None.
+    several times. where: None if this process can read the reports. With Spark Connect, it cannot;
+    then this is a sentence that says where they are.
     """
 
     progress: StreamingQueryProgress
@@ -86,11 +86,11 @@ class FailedQueryRecord:
     """What is known about a streaming query that has failed.
 
     id, run_id, name: those of the query. The name is None if the query has no name, or started
-    before the listener was added. error: the cause from the exception of the query, without stack
-    traces. If the exception contains a message of the sink, the cause is that message. batch_id:
-    the number of the last micro-batch that was written, None if it is not known. report: the sink's
-    last report of that micro-batch, None if this process cannot read one. where: as in
-    `MicroBatchRecord`.
+    before the listener was added. error: the cause of the failure, from the exception of the query,
+    without stack traces. If the exception contains a message of the sink, the cause is that
+    message. batch_id: the number of the last micro-batch that was written, None if it is not known.
+    report: the sink's last report of that micro-batch, None if this process cannot read one. where:
+    as in `MicroBatchRecord`.
     """
 
     id: UUID
@@ -134,14 +134,14 @@ class KafkaStreamListener(StreamingQueryListener):
     >>> spark.streams.addListener(KafkaStreamListener())  # doctest: +SKIP
 
     on_micro_batch: called with each `MicroBatchRecord`, in a thread of Spark. on_failed_query:
-    called with each `FailedQueryRecord`. If one of the two is None, a summary of each of its
-    records is printed on stderr instead. If so, set the option quiet=true on the streams, or the
-    sink also prints its own line for each micro-batch.
+    called with each `FailedQueryRecord`. If one of the two is None, the listener prints a summary
+    of each of these records on stderr instead. In that case, set the option quiet=true on the
+    streams. Otherwise, the sink also prints its own line for each micro-batch.
 
     No record is made of a micro-batch without rows. A query to a different sink gets a record only
     if it fails before its first micro-batch with rows has ended.
 
-    Over Spark Connect, a record contains only Spark's information, and where the sink's reports
+    With Spark Connect, a record contains Spark's information, and says where the sink's reports
     are. No record is made of a micro-batch whose numInputRows is 0, even if the sink wrote rows.
     Records are also made of queries to any other Python data source or foreachBatch function.
 
@@ -163,8 +163,9 @@ class KafkaStreamListener(StreamingQueryListener):
     def _set_spark_session(self, session: SparkSession) -> None:
         """Patch the session's listener bus, because its `remove` may wait for ever (SPARK-59623).
 
-        Spark Connect calls this when it adds a listener. The session is examined here, because the
-        server may run in the same process: a SparkContext does not mean that a session is classic.
+        Spark Connect calls this when it adds a listener. This method checks whether the session is
+        one of Spark Connect. A SparkContext in this process does not show that it is classic,
+        because the server may run in the same process.
         """
         super()._set_spark_session(session)
         self._is_connect = is_connect(session)

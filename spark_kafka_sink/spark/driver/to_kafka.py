@@ -55,21 +55,21 @@ def to_kafka(
 ) -> DataFrame:
     """Return a DataFrame that has only the sink's columns.
 
-    Each argument is the name of a column or a Column. The value "json" means the whole row as a
-    JSON object with every column of `df`, including the columns that other arguments name. As
-    always with ``to_json``, null fields are omitted. The value "avro" means the whole row as a
-    struct; the sink writes it as Avro, as with the option valueFormat. The value "json_sr" means
-    the whole row as JSON whose schema is in a schema registry. The column is then a struct of the
-    JSON and of a number for the type of the rows. With this number, the write detects rows of a
-    different type that a union has added. With the key_format "avro", the key keeps its type, and
-    the sink writes it as Avro, as with the option keyFormat. With the key_format "json_sr", the key
-    must be a struct; it is converted in the same way as the value "json_sr".
-    Other keys and values of type struct, array or map are converted to JSON, and all types other
-    than string and binary are cast to string. headers, timestamp, topic and partition must have the
-    types that the sink requires.
-    Raise DataException for an unknown column, for an argument that is neither a name nor a Column,
-    and for an unknown key_format. With the key_format "json_sr", also raise it for a key that is
-    not a struct.
+    Each argument is the name of a column or a Column. value="json" means the whole row as a JSON
+    object with every column of `df`, including the columns that other arguments name. As always
+    with ``to_json``, null fields are omitted. value="avro" means the whole row as a struct; the
+    sink writes it as Avro, as with the option `valueFormat`. value="json_sr" means the whole row as
+    JSON whose schema is in a schema registry. The column is then a struct of the JSON and of a
+    number for the type of the rows. With this number, the write detects rows of a different type
+    that a union has added.
+
+    With key_format="avro", the key keeps its type, and the sink writes it as Avro, as with the
+    option `keyFormat`. With key_format="json_sr", the key must be a struct, and is converted in the
+    same way as value="json_sr". Other keys and values of type struct, array or map are converted to
+    JSON, and all types other than string and binary are cast to string. headers, timestamp, topic
+    and partition must have the types that the sink requires. Raise DataException for an unknown
+    column, for an argument that is neither a name nor a Column, and for an unknown key_format. With
+    the key_format "json_sr", also raise it for a key that is not a struct.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """

@@ -3,7 +3,7 @@
 Spark's workers run the ``python3`` on the PATH, unless PYSPARK_PYTHON sets another Python. If a
 program is started as ``venv/bin/python program.py``, that ``python3`` is not the Python of the
 program, and usually lacks the sink. In local mode, the driver and the workers run on one machine,
-so the workers can run the driver's Python. On a cluster, and over Spark Connect, they cannot.
+so the workers can run the driver's Python. On a cluster, and with Spark Connect, they cannot.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _check(context: SparkContext) -> None:
 
 @functools.cache
 def _problem(python: str, python_path: str) -> str | None:
-    """Return why a Python cannot run the sink, or None if it can. Start that Python only once."""
+    """Return why a Python cannot run the sink, or None if it can. The result is cached."""
     try:
         done = subprocess.run(  # noqa: S603 - Spark is about to run the same program
             [python, "-c", _QUESTIONS, "spark_kafka_sink", *NEEDED],

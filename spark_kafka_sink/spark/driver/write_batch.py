@@ -45,12 +45,12 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ... )
 
     options: the options of the sink, as for ``df.write``. A batch that Spark runs again is written
-    again (at-least-once), unless exactlyOnce is set. Over Spark Connect, exactlyOnce also needs
+    again (at-least-once), unless exactlyOnce is set. With Spark Connect, exactlyOnce also needs
     txnAppId. With exactlyOnce, a second save of one batch to the same topic needs a different
-    txnAppId. As in a stream, the cluster is checked once in kafka.metadata.max.age.ms, not for each
-    batch, and each report is a line in the file reportPath. In a classic session, errors are raised
-    before Spark computes the rows, and a delegation token is renewed while tasks run. Raise the
-    exceptions of ``df.write``; Spark then ends the query.
+    txnAppId. As in a stream, the cluster is checked once per kafka.metadata.max.age.ms, not for
+    each batch. Each report is appended as a line to the file in the option `reportPath`. In a
+    classic session, errors are raised before Spark computes the rows, and a delegation token is
+    renewed while tasks run. Raise the exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
@@ -83,7 +83,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
 
 
 def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:
-    """Return the micro-batch; None over Spark Connect, and in any thread but foreachBatch's."""
+    """Return the micro-batch; None with Spark Connect, or outside of the thread of foreachBatch."""
     if is_connect(df):
         return None
     found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)

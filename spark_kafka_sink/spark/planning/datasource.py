@@ -176,8 +176,8 @@ class KafkaDataSource(DataSource):
 
         A pickled copy of this source plans nothing, checks no brokers and reads no schema file: its
         writer only commits or aborts a micro-batch whose rows were written. overwrite is True in
-        output mode complete: as in Spark's own sink, every result is appended again. Raise the
-        exceptions of `writer`.
+        output mode complete. As in Spark's own sink, each micro-batch then appends the complete
+        result again. Raise the exceptions of `writer`.
         """
         freeze_imports()
         checked = self.check_stream(schema, reads_files=not self._is_copy)
@@ -324,7 +324,7 @@ def check_environment(
     may_remember: bool,
     of_driver: ProducerConfig | None = None,
 ) -> SinkOptions:
-    """Check everything besides options and columns, log warnings, and return the options.
+    """Check everything except options and columns, log warnings, and return the options.
 
     Check the partitioner, the paths, the brokers and the topics, because they may change between
     two writes. The returned options contain the results. in_batches: whether micro-batches are

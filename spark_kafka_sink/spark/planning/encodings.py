@@ -242,7 +242,7 @@ class _AvroFormat:
         return full_record_name(self._name, self._options) if is_named else None
 
     def how_to_name(self) -> str:
-        """Return what to do if the name of the Avro record is not known."""
+        """Return how the user can set the name of the Avro record, for error messages."""
         if self._name in self._options.schemas or self._kind.kind is not Kind.STRUCT:
             return f"set {self._name}Subject, because the schema has no name"
         return f"set recordName or {self._name}Schema"
@@ -262,7 +262,7 @@ class _AvroFormat:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Name the option in the error message about an invalid schema."""
+        """Context manager: an error message about an invalid schema names the option."""
         try:
             yield
         except DataException as error:

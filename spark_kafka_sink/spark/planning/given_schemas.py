@@ -48,8 +48,9 @@ def invalid_schema(
 ) -> ConfigException:
     """Return the error to raise for an invalid schema.
 
-    what: the kind of schema. error: what is wrong. For a schema in a file, `error` is not shown,
-    because it quotes the file, which may not be a schema and may contain, for example, a password.
+    what: the kind of schema. error: what is wrong. For a schema in a file, the message does not
+    contain `error`, because `error` quotes the file. A file that is not a schema may contain, for
+    example, a password.
     """
     if column not in options.schemas:
         return ConfigException(error.message)

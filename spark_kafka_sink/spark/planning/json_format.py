@@ -1,4 +1,4 @@
-"""JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
+"""JSON with a schema registry, for one column. Rows are JSON already; tasks add the schema id.
 
 A column that `to_kafka` has made for this format is marked: its metadata contains the type of the
 rows (see `formats`). A schema is derived from this type, or the type is checked against a schema.
@@ -63,8 +63,8 @@ class JsonFormat:
         is_text = isinstance(kind, T.BinaryType) or kind.simpleString() == "string"
         if marked is None and not is_text:
             message = (
-                f"column {column.name} is of type {kind.simpleString()}, and its format json_sr "
-                "is for rows that are JSON already: call to_kafka with "
+                f"column {column.name} is of type {kind.simpleString()}, but its format json_sr "
+                "needs strings or bytes of JSON: call to_kafka with "
                 f"{to_kafka_arguments(column.name, JSON_SR)}, or use to_json and set a schema"
             )
             raise DataException(message)
@@ -79,9 +79,9 @@ class JsonFormat:
     def given(self) -> str | None:
         """Return the schema in the option, or None if it is not set.
 
-        Raise ConfigException if the option is the path of a file with a JSON object that contains
-        no keyword of JSON Schema. Such a file may be, for example, a private key, which must not be
-        registered.
+        Raise ConfigException if the option is the path of a file, and the JSON object in the file
+        contains no keyword of JSON Schema. Such a file may be, for example, a private key, which
+        must not be registered.
         """
         text = given_schema(self._name, self._options, _WHAT)
         if text is not None and self.is_in_file and not _has_keyword(self._parsed(text)):
@@ -121,7 +121,7 @@ class JsonFormat:
         return full_record_name(self._name, self._options) if is_named else None
 
     def how_to_name(self) -> str:
-        """Return what to do if the name of the schema is not known."""
+        """Return how the user can set the name of the schema, for error messages."""
         if self._name in self._options.schemas:
             return f"give the schema in {self._name}Schema a title, or set {self._name}Subject"
         if self._kind is None:
@@ -157,7 +157,7 @@ def _has_keyword(schema: JsonSchema) -> bool:
     """Return whether a JSON object contains a known keyword of JSON Schema.
 
     Every JSON object is a valid schema, because unknown keywords are ignored. So an object without
-    such a keyword may not be meant as a schema.
+    a known keyword is probably not meant as a schema.
     """
     if not isinstance(schema, Mapping):
         return True

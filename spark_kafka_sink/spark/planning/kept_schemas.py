@@ -1,4 +1,4 @@
-"""Keeps the schemas that the driver has chosen, so that a stream need not query them again.
+"""Keeps the schemas that the driver has chosen, so that a stream need not choose them again.
 
 Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process
 and in files in the driver's folder. Files are needed because Spark plans micro-batches in separate
@@ -6,8 +6,9 @@ processes, and ends such a process after it was idle for a minute. The files con
 file's name contains only a digest of the settings that determine its schemas.
 
 Several batch jobs with equal settings may be planned at the same time, each by two processes. So
-the newest schemas are kept, with the ids of their writes. If two processes store a schema at the
-same moment, the file may contain only one of the two. Then the registry is queried once more.
+the newest schemas of several writes are kept, each with the id of its write. If two processes store
+a schema at the same moment, the file may contain only one of the two. Then the registry is queried
+once more.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class KeptSchema:
     write_id: str = ""
 
     def is_fresh(self, now: float, ttl_s: float) -> bool:
-        """Return whether the schema may be used without querying the registry again.
+        """Return whether the schema may be used without another query to the registry.
 
-        ttl_s: for how many seconds it may be used; negative for always.
+        ttl_s: for how many seconds the schema may be used after its query; negative for always.
         """
         # If the clock was set back, the time since `at` is not known, so query the registry.
         return ttl_s < 0 or 0 <= now - self.at < ttl_s

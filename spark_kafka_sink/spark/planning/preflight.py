@@ -1,9 +1,10 @@
 """Checks on the driver before any task writes: partitioner, report, brokers and topic.
 
-One clear error on the driver replaces four failed attempts of every task. Stream writers are
-planned for every micro-batch. So the results for each set of options are cached in the process, for
-metadata.max.age.ms. (Spark ends a planning process that was idle for a minute.) A batch job does
-not use cached results. The commit checks nothing, because the rows are already in Kafka.
+If a check fails, the driver raises one error. Without the checks, every task would fail four times.
+Stream writers are planned for every micro-batch. So the results for each set of options are cached
+in the process for metadata.max.age.ms. They are lost if Spark ends the process, because it was idle
+for a minute. A batch job does not use cached results. The commit checks nothing, because the rows
+are already in Kafka.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def warn_of_differences(
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Return a comparable value of a topic config: its entries in lower case, numbers parsed."""
+    """Return a topic config in a form to compare: entries in lower case, numbers parsed."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -286,7 +287,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if the client may not READ a topic for exactly once."""
+    """Raise TopicAuthorizationException if exactly once lacks the permission READ on a topic."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (

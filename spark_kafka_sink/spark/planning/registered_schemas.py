@@ -7,8 +7,8 @@ The column is written with the first of these schemas that exists:
 3. the latest version of the subject
 4. a schema that is derived from the column, which is then registered
 
-So a derived schema never replaces a version that someone registered. For the same reason, no new
-version is made if a column is nullable in one run and not in the next.
+So a derived schema never replaces a version that someone registered. Also, if a column is nullable
+in one run and not in the next, no new version is registered.
 
 The rules are the same for each format. A `SchemaFormat` derives and reads the schemas of one
 format.
@@ -75,7 +75,7 @@ class SchemaFormat(Protocol):
         """
 
     def how_to_name(self) -> str:
-        """Return what to do if the subject needs a name and `given_name` returns None."""
+        """Return how the user can set the name if `given_name` returns None, for error messages."""
 
     def encoding(
         self, text: str, referenced: Sequence[ReferencedSchema] = (), schema_id: int | None = None
@@ -111,7 +111,7 @@ def subject_of(
 ) -> str:
     """Return the subject of a column.
 
-    topic: the option topic, None if the rows have a topic column. Raise ConfigException if the
+    topic: the option `topic`, None if the rows have a topic column. Raise ConfigException if the
     subject is named after a topic or record whose name is not known.
     """
     named = settings.subject_of(column)
@@ -121,8 +121,8 @@ def subject_of(
     option = f"{column}.subject.name.strategy"
     if topic is None and strategy is not SubjectNameStrategy.RECORD:
         message = (
-            f"the rows have a topic column, and {strategy.value} names the subject of column "
-            f"{column} after the topic: set the option topic, {column}Subject, or {option} to "
+            f"{strategy.value} names the subject of column {column} after the topic, but the rows "
+            f"have a topic column: set the option topic, {column}Subject, or {option} to "
             f"{SubjectNameStrategy.RECORD.value}"
         )
         raise ConfigException(message)
@@ -227,14 +227,14 @@ def _written(
 def _no_latest(
     subject: str, settings: RegistrySettings, column: str, schema_format: SchemaFormat
 ) -> ConfigException:
-    """Return the error for use.latest.version if the subject does not exist.
+    """Return the error to raise if use.latest.version is true, but the subject does not exist.
 
     The message shows the derived schema, if one can be derived.
     """
     or_remove = ", or remove the option" if settings.auto_register else ""
     shown = ""
     with suppress(ConfigException, DataException):
-        shown = f"; this one fits column {column}: {schema_format.derived()}"
+        shown = f"; this schema fits column {column}: {schema_format.derived()}"
     message = (
         f"option use.latest.version is true, but the registry has no subject {subject!r}: "
         f"register a schema{or_remove}{shown}"
@@ -257,9 +257,10 @@ def _accepted(
     subject: str,
     schema_format: SchemaFormat,
 ) -> ChosenSchema:
-    """Return a schema that the registry has, if the column fits it.
+    """Return a schema of the registry, after checking that the column can be written with it.
 
-    what: the schema, for error messages. subject: as in `SchemaRegistryClient.referenced`.
+    what: a description of the schema, for error messages. subject: as in
+    `SchemaRegistryClient.referenced`.
     """
     kind = schema_format.schema_type
     if found.schema.schema_type != kind:

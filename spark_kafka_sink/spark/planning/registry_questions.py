@@ -2,11 +2,11 @@
 
 Streams and write_batch plan every micro-batch. They query the latest version of a subject again
 only after latest.cache.ttl.sec. A schema that an option sets is queried once, because its id does
-not change. A query may fail, for example because the registry does not respond, or because a file
-with a secret cannot be read. The newest schema may also not fit the rows. In these cases, a stream
-continues with the schema that it has, and logs a warning. A batch job sends its queries once, even
-if two processes plan it and other jobs are planned at the same time. If two processes store a
-schema at the same moment, it may send them a second time.
+not change. If a query fails, or if the newest schema does not fit the rows, a stream continues with
+the schema that it has, and logs a warning. For example, a query fails if the registry does not
+respond, or if a file with a secret cannot be read. A batch job sends its queries once, even if two
+processes plan it and other jobs are planned at the same time. If two processes store a schema at
+the same moment, the job may send its queries a second time.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 class RegistryQuestion:
     """The values that determine which schema a column has in the registry.
 
-    topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`; an
-    empty string for a micro-batch. login: the brokers' login options, if the registry's credentials
-    may come from them (`inherited_login`).
+    topic: the option `topic`, None if the rows have a topic column. write_id: as in `SinkOptions`;
+    an empty string for a micro-batch. login: the brokers' login options, if the registry's
+    credentials may come from them (`inherited_login`).
     """
 
     settings: RegistrySettings
@@ -101,7 +101,8 @@ def inherited_login(
 ) -> tuple[tuple[str, object], ...]:
     """Return the brokers' options ``sasl.*`` if the registry's credentials may come from them.
 
-    This is so if the option for the source of the credentials says INHERIT, or is a reference.
+    They may if the option for the source of the credentials contains INHERIT or a reference
+    (``${…}``).
     """
     sources = [each.value for name, each in settings.connection if name.endswith(".source")]
     if not any("INHERIT" in each.upper() or "${" in each for each in sources):
@@ -149,7 +150,7 @@ class _Connection:
         return found
 
     def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> _Choice:
-        """Return the schema to write a column with. It is checked that the column fits it."""
+        """Return the schema to write a column with, after checking that the column fits it."""
         settings = asked.settings
         ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
         if may_remember:

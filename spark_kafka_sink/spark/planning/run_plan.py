@@ -142,8 +142,8 @@ def _need_log(options: SinkOptions, log_topic: str) -> None:
                 raise _not_there(error, log_topic) from None
             warn_once(
                 logger,
-                f"commit log: the brokers refuse settings of topic {log_topic}, which is created "
-                f"with {'='.join(_COMPACT)} alone: {error}",
+                f"commit log: topic {log_topic} is created with {'='.join(_COMPACT)} alone, "
+                f"because the brokers refuse the other settings: {error}",
             )
             found = _created_plainly(admin, log_topic)
         check_may_read(found[log_topic], admin.acls)
@@ -177,13 +177,13 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
     except ApiException as error:
         warn_once(
             logger,
-            f"commit log: brokers delete its records if {name} of topic {log_topic} is not "
-            f"{expected}; the settings of this topic could not be read: {error}",
+            f"commit log: brokers delete the log's records if {name} of topic {log_topic} is not "
+            f"{expected}, which could not be checked: {error}",
         )
         return
     if found is not None and found.replace(" ", "") != expected:
         message = (
             f"the commit log of exactlyOnce, option commitLogTopic={log_topic}, has "
-            f"{name}={found}: expected {expected}, or brokers would delete the log's records"
+            f"{name}={found}: set it to {expected}; otherwise brokers delete the log's records"
         )
         raise ConfigException(message)

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_has_topic(schema: StructType, topic: str | None) -> None:
-    """Raise DataException if there is neither the option topic nor a topic column.
+    """Raise DataException if there is neither the option `topic` nor a topic column.
 
     topic: the option, None if it is not set.
     """
@@ -46,7 +46,7 @@ def check_has_topic(schema: StructType, topic: str | None) -> None:
 def check_schema(schema: StructType, topic: str | None, encoded: Collection[str] = ()) -> None:
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
-    topic: the option topic, None if it is not set; if it is set, the topic column is ignored.
+    topic: the option `topic`, None if it is not set. If it is set, the topic column is ignored.
     encoded: the columns that tasks encode. Their types are not checked here, because they were
     checked with their schemas.
     """
@@ -72,7 +72,8 @@ def check_schema(schema: StructType, topic: str | None, encoded: Collection[str]
 def warn_of_unsent_columns(schema: StructType) -> None:
     """Log a warning if there are columns that are not sent as a part of the record.
 
-    It is logged only once per schema and process, because each micro-batch of a stream is planned.
+    The warning is logged only once per schema and process. Otherwise, each micro-batch of a stream
+    would log it again.
     """
     names = [field.name for field in schema.fields]
     unsent = [name for name in names if name not in COLUMNS]

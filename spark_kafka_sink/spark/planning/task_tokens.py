@@ -80,7 +80,7 @@ def _now_ms() -> int:
 
 @name_kafka_options()
 def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
-    """Create a token for a batch job. Return the options with it, and the object to expire it with.
+    """Create a token for a batch job. Return options that use it, and an object that expires it.
 
     The object is None if the token cannot be expired at the end of the job. Raise the exceptions of
     the brokers, after at most kafka.max.block.ms.
@@ -218,7 +218,7 @@ def _renewed(
 
 
 def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
-    """Keep, renew or replace a token, as `TokenLife.action` requires, and return the result."""
+    """Keep, renew or replace a token, as `TokenLife.action` requires. Return the token to use."""
     action = TokenAction.REPLACE if token is None else token.life.action(_now_ms())
     if token is not None and action is TokenAction.KEEP:
         return token
@@ -329,7 +329,7 @@ def _replace_note(config: ProducerConfig, old: _Note, new: _Note | None) -> bool
 
 
 def forget_write(options: SinkOptions) -> None:
-    """Remove the token of a job that has ended from the file."""
+    """Remove from the file the token of a job that has ended."""
     if options.write_id is not None:
         _note_job(options.producer, options.write_id, None)
 
@@ -490,6 +490,6 @@ def _open() -> int | None:
 def _warn_of_file(error: OSError) -> None:
     warn_once(
         logger,
-        "each process that plans micro-batches creates its own delegation token: the file with the "
-        f"token's id cannot be written on the driver ({without_path(error)})",
+        "the file with the id of the delegation token cannot be written on the driver "
+        f"({without_path(error)}): each process that plans micro-batches creates its own token",
     )

@@ -1,10 +1,10 @@
 """Dead letters: bad rows in a Kafka topic, or in a Parquet file in a folder.
 
 In the topic, a dead letter has the key, value and headers of the row. Additional headers
-(`ERROR_HEADERS`) describe the fault. The timestamp of a dead letter is the time when it is written,
-because with the timestamp of an old row, brokers would delete it at their next check. If brokers
-refuse the dead letter, it is sent again without value. If they refuse it again, it is sent without
-value, key and headers. The Parquet file contains all columns of the row.
+(`ERROR_HEADERS`) describe the fault. The timestamp of a dead letter is the time when it is written.
+With the timestamp of an old row, brokers would delete it at their next check. If brokers refuse the
+dead letter, it is sent again without value. If they refuse it again, it is sent without value, key
+and headers. The Parquet file contains all columns of the row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class BadBatch(NamedTuple):
 
     codes: for each row, the index of its fault in `FAULTS`, uint8. numbers: the number of each row
     in the task, int64. detail: the error of the brokers if they refused the rows, or why the rows
-    cannot be encoded. as_json: the columns that contain JSON, because the rows cannot be encoded.
+    cannot be encoded. as_json: the columns that contain JSON instead of encoded bytes, if the rows
+    cannot be encoded.
     """
 
     rows: pa.RecordBatch
@@ -142,7 +143,7 @@ class DeadLetterTopic:
     def settle(self) -> bool:
         """Send refused dead letters again with fewer columns.
 
-        Raise the error of a dead letter that is refused without any columns.
+        If a dead letter is refused even without any columns, raise its error.
         """
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
@@ -309,7 +310,7 @@ class DeadLetterFile:
         return [str(self._file)]
 
     def discard(self) -> None:
-        """Close and remove an incomplete file. Raise nothing, as the task raises its own error."""
+        """Close and remove an incomplete file. Raise nothing: the task raises its own error."""
         with suppress(OSError):
             if self._writer is not None:
                 self._writer.close()  # this writes the end of the file, so it may fail

@@ -1,4 +1,4 @@
-"""Encodes the keys and values of a batch before it is appended, as the driver has planned."""
+"""Encodes the keys and values of a batch, by the driver's plans, before the batch is appended."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
 def _with_headers(
     batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding], *, is_encoded: bool
 ) -> pa.RecordBatch:
-    """Return the batch with added headers. Each encoding may add a header to rows.
+    """Return the batch with the headers that its encodings add to rows.
 
-    An encoding adds its header to the rows whose column is not null. With is_encoded=False, add no
-    headers, but return columns of the same types as with True.
+    An encoding may add one header, to the rows whose column is not null. With is_encoded=False, add
+    no headers, but return columns of the same types as with True.
     """
     added = []
     for encoding in encodings:
@@ -84,7 +84,7 @@ def _with_headers(
 
 
 def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
-    """Return a column; if `to_kafka` has made it a struct of JSON and a number, return the JSON.
+    """Return a column, or only its JSON if `to_kafka` has made it a struct of JSON and a number.
 
     Raise DataException if the number of a row is not the type_number of the encoding.
     """
@@ -115,7 +115,7 @@ def bad_batch(
     numbers: npt.NDArray[np.int64],
     encodings: Sequence[ColumnEncoding],
 ) -> BadBatch:
-    """Return the rows of a fault as bad rows, with JSON in each column that has an encoding.
+    """Return the rows of a fault as bad rows. Columns with an encoding contain JSON instead.
 
     batch: the batch before it was encoded. numbers: the number of each row of `batch` in the task.
     """

@@ -1,4 +1,4 @@
-"""A task of a stream that is written exactly once. It finds out whether to write its micro-batch.
+"""A task of an exactly-once stream. The task finds out whether to write its micro-batch.
 
 After a restart, Spark runs a micro-batch again with the same rows, even if it was committed. The
 task must detect this, because the planning process does not know which micro-batch it plans.

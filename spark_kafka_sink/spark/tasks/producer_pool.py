@@ -41,7 +41,7 @@ class Timer(Protocol):
     """Calls a function once, after a delay, in its own thread."""
 
     def cancel(self) -> None:
-        """Cancel the call, if it was not made yet."""
+        """Cancel the call, if it has not begun yet."""
 
 
 @dataclass(eq=False, slots=True)

@@ -36,7 +36,7 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Appends batches and collects their failures for `refusals`. A flush does not raise them.
+    """Appends batches, and collects their failures for `refusals`: a flush does not raise them.
 
     built_in_partitioner: as in `TaskProducer.append`.
     """

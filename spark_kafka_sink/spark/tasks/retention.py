@@ -47,8 +47,8 @@ class ExpiredRows:
     def count(self, batch: pa.RecordBatch) -> None:
         """Count the expired rows in a batch that has a timestamp column.
 
-        Call this after the batch was appended. Then its topics exist, and no row has a timestamp
-        before 1970.
+        Call this after the batch was appended. Then its topics exist, and no timestamp is before
+        1970, because such rows are bad rows.
         """
         if self._topic is not None and self._retention_ms[self._topic] is None:
             return

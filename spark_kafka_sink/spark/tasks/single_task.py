@@ -3,9 +3,9 @@
 Rows are not sent until the input has ended or memory is short. A task that fails before that has
 sent nothing, so Spark can run it again. Before its first row for a partition, the task checks
 whether a different attempt has already written there. After the last acknowledgement, the task
-checks each response (`commit.guards`). The reason is that a different attempt may write to the same
-partition at the same time. A broker may then treat rows of this attempt as duplicates of the other
-attempt's rows.
+checks each response (`commit.guards`). The responses are checked because a different attempt may
+write to the same partition at the same time. A broker may then treat rows of this attempt as
+duplicates of the other attempt's rows.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SingleTask:
             self._read_back(partition, found.duplicates)
 
     def _read_back(self, partition: TopicPartition, duplicates: list[DuplicateBatch]) -> None:
-        """Raise TransactionAbortedException if a batch that was sent is not in the log."""
+        """Raise TransactionAbortedException if a sent batch is not in the partition's log."""
         config = self._options.producer
         with (
             commit_client(config, self._plan.run.log.topic, self._options.brokers) as client,

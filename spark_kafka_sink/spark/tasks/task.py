@@ -65,10 +65,11 @@ def append_coalesced(
     slice_bytes: the best size of one append. The producer cuts larger batches into such slices.
     append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
     `append` is called by one thread at a time, in the order of the rows. The thread may be one that
-    this function starts. An exception in that thread is raised here at Spark's next batch.
-    linger_s: how long a row may wait. settle: a function that is called after each append. While no
-    batch arrives from Spark, it is also called every linger_s, or every 50 ms if linger_s is less.
-    `settle` may be called in the same threads as `append`.
+    this function starts. If that thread gets an exception, this function raises it when the next
+    batch arrives from Spark, or at the end. linger_s: how long a row may wait. settle: a function
+    that is called after each append. While no batch arrives from Spark, it is also called every
+    linger_s, or every 50 ms if linger_s is less. `settle` may be called in the same threads as
+    `append`.
 
     Small batches are combined up to seven eighths of a slice, because rows are larger as records
     than in Arrow. No reference to an appended batch is kept, so memory contains only the batches of
@@ -172,7 +173,7 @@ class _WaitingBatches:
             self._changed.notify()
 
     def append(self) -> None:
-        """Append the waiting batches as one batch, drop the references to them, and settle."""
+        """Append the waiting batches as one, then call `settle`. Keep no reference to them."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
         self._is_appending = True
         try:
@@ -195,7 +196,7 @@ class _WaitingBatches:
             self._changed.wait()
 
     def watch(self) -> None:
-        """Start the thread that appends waiting batches and settles, if it is needed."""
+        """If needed, start the thread that appends batches in time and calls `settle`."""
         if self._thread is None and (self._batches or self._settle is not None):
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),
@@ -272,7 +273,7 @@ def skip_task(
 
 
 def _counted_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> int:
-    """Return the number of rows in all batches, and count them in the progress of the task."""
+    """Return the number of rows in all batches. The task's progress shows the count so far."""
     rows = 0
 
     def progress() -> DeliveryProgress:

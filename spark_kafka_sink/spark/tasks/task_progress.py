@@ -38,7 +38,7 @@ _LOGGER: Final = "spark_kafka_sink.progress"
 
 
 class ProgressLines:
-    """Makes the lines of one task. name: the name of the task. now: the time of the task's start.
+    """Makes the progress lines of a task. name: the name of the task. now: when the task started.
 
     Times are in seconds, from any clock.
     """
@@ -86,7 +86,7 @@ def _waits(progress: DeliveryProgress) -> Iterator[str]:
 
 
 def _nodes(notes: Mapping[int, str]) -> str:
-    """Return a list of nodes, each with its note. Negative numbers are bootstrap servers."""
+    """List nodes with their notes, as text. Negative numbers are bootstrap servers."""
     return _named(
         [
             f"{'a bootstrap server' if number < 0 else f'node {number}'} ({note})"
@@ -147,7 +147,7 @@ def printed_progress(
     clock: Callable[[], float] = time.monotonic,
     write: Callable[[str], None] = print_line,
 ) -> Iterator[None]:
-    """Print the progress of a task every `PERIOD_S` seconds in this block.
+    """Context manager: print a task's progress every `PERIOD_S` seconds during the `with` block.
 
     name: the name of the task. progress: returns the task's progress. wait: waits until an event
     happens or a number of seconds has passed, and returns whether the event has happened. write:

@@ -50,7 +50,7 @@ _R = TypeVar("_R")
 class _Client(Protocol):
     @property
     def trouble(self) -> str:
-        """The error because of which there is no response yet, "" if there is no error."""
+        """The error that has prevented a response so far, or "" if there was no error."""
 
 
 class TaskWaits:
@@ -64,7 +64,7 @@ class TaskWaits:
 
     @contextmanager
     def waiting_for(self, what: str, client: _Client | None = None) -> Iterator[None]:
-        """Record that the task waits for `what` in this block. client: sends the requests."""
+        """Context manager: record that the task waits for `what`. client: sends the requests."""
         self._wait = what, client
         try:
             yield
@@ -72,7 +72,7 @@ class TaskWaits:
             self._wait = None
 
     def noted(self, what: str, call: Callable[_A, _R]) -> Callable[_A, _R]:
-        """Return a function that makes a call and records that the task waits for `what`."""
+        """Wrap the function `call`: while it runs, record that the task waits for `what`."""
 
         def noted(*args: _A.args, **kwargs: _A.kwargs) -> _R:
             with self.waiting_for(what):
@@ -182,7 +182,7 @@ class TaskRows:
     def _encoded(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the encodable rows, encoded, and their numbers. Handle the others as bad rows."""
+        """Return the encoded rows and their numbers. Handle all other rows as bad rows."""
         from spark_kafka_sink.spark.tasks.encoded_rows import (  # noqa: PLC0415 - few tasks have formats
             bad_batch,
             encode_rows,
@@ -224,7 +224,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Name rows in exceptions by their number in the task, because batches are combined."""
+        """Context manager: exceptions name a row by its number in the task, not in the batch."""
         try:
             yield
         except KafkaException as error:

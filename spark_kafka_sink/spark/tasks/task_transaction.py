@@ -39,9 +39,9 @@ def task_transaction(
 ) -> Iterator[SingleTask | TwoPhaseTask]:
     """Yield the transaction of a task.
 
-    If the task fails in mode `two-phase`, abort its transaction. Raise TransactionAbortedException
-    if it failed because the transaction had ended before. partition, attempt: Spark's numbers of
-    the task and the attempt.
+    If the task fails in mode `two-phase`, abort its transaction. If it failed because its
+    transaction had already ended, raise TransactionAbortedException. partition, attempt: Spark's
+    numbers of the task and the attempt.
     """
     began = time.monotonic()
     selected = options.exactly_once

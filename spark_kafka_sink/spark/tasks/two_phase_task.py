@@ -101,8 +101,9 @@ class TwoPhaseTask:
     def abort(self) -> None:
         """Close the producer, and try to abort the transaction.
 
-        If that fails, the driver aborts it. The producer is closed first, so that it sends nothing
-        after the abort. At transaction.version 1, a late request would open a new transaction.
+        If the abort fails, the driver aborts the transaction. The producer is closed first, so that
+        it sends nothing after the abort. At transaction.version 1, a late request would open a new
+        transaction.
         """
         if self._claimed is None:
             return

@@ -158,7 +158,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "A listener that removes itself over Spark Connect",
+            "A listener that removes itself with Spark Connect",
             (
                 "A function that a `KafkaStreamListener` calls has called `removeListener`. This "
                 "would wait for ever, because `removeListener` waits until the function has "

@@ -1,4 +1,4 @@
-"""A program: `write_batch` with exactly once over Spark Connect.
+"""A program: `write_batch` with exactly once with Spark Connect.
 
 Arguments: the address of the server, the options as JSON, a file for the reports. It prints one
 JSON object.

@@ -242,13 +242,13 @@ def test_only_scram_takes_tokens() -> None:
 def test_a_refusal_names_the_setting_of_the_brokers() -> None:
     token = replace(new_token(), expiry_timestamp_ms=DAY, max_timestamp_ms=7 * DAY)
     for now_ms, sentence in (
-        (DAY - 1, "should be valid until 1970-01-02T00:00:00+00:00 at least: "),
+        (DAY - 1, "should be valid until at least 1970-01-02T00:00:00+00:00: "),
         (DAY, "expired at 1970-01-02T00:00:00+00:00 unless the driver renewed it"),
         (
             DAY,
-            "only in a classic session, for write_batch and after register(spark): call it there",
+            "in a classic session, and only for write_batch or after register(spark): use one of",
         ),
-        (DAY, "otherwise raise delegation.token.expiry.time.ms of the brokers, or let tasks"),
+        (DAY, "or raise delegation.token.expiry.time.ms of the brokers, or let tasks"),
         (7 * DAY, "life ended at 1970-01-08T00:00:00+00:00: raise delegation.token.max.lifetime"),
     ):
         assert sentence in refusal_hint(token, now_ms)

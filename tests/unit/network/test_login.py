@@ -287,7 +287,7 @@ def test_a_mechanism_of_another_name_is_refused_by_both_names() -> None:
     broker.look()
     with pytest.raises(
         UnsupportedSaslMechanismException,
-        match=r"mechanism \w+, by which sasl.mechanism=AWS_MSK_IAM logs in: it offers AWS_MSK_IAM; "
+        match=r"mechanism \w+, which sasl.mechanism=AWS_MSK_IAM needs: it offers AWS_MSK_IAM; "
         "have the broker offer",
     ):
         broker.answer(handshake(codes.UNSUPPORTED_SASL_MECHANISM, "AWS_MSK_IAM"))

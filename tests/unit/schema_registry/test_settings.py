@@ -41,8 +41,8 @@ def test_a_url_option_that_names_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigException) as refused:
         sink_options(given)
     assert str(refused.value) == (
-        f"option schema.registry.url is {url!r}, which names no URL: expected https://host:port, "
-        "several separated by commas, or no such option"
+        f"option schema.registry.url is {url!r}, which has no URL in it: set it to "
+        "https://host:port, several separated by commas, or remove the option"
     )
 
 

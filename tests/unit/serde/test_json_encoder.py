@@ -296,8 +296,7 @@ def test_faults_name_the_column_and_the_reason() -> None:
         ),
         2: (
             Fault.NULL_IN_REQUIRED,
-            "column value.n is null, so that to_json leaves it out, and the JSON Schema "
-            "requires it",
+            "column value.n is null, so to_json leaves it out, but the JSON Schema requires it",
         ),
         3: (
             Fault.NULL_IN_REQUIRED,

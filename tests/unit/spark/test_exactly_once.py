@@ -128,7 +128,7 @@ def test_a_micro_batch_is_named_by_its_query_or_by_its_number() -> None:
     named = selected(exactlyOnce="single", txnAppId="a")
     assert named.of_batch(7, "query") == ExactlyOnce(Mode.SINGLE, app_id="a")
     assert named.of_batch(7, None) == ExactlyOnce(Mode.SINGLE, app_id="a", version=7)
-    with pytest.raises(ConfigException, match="needs the option txnAppId here"):
+    with pytest.raises(ConfigException, match="needs the option txnAppId: with Spark"):
         plain.of_batch(7, None)
     versioned = selected(exactlyOnce="single", txnAppId="a", txnVersion="1")
     with pytest.raises(ConfigException, match="txnVersion does not go with write_batch"):

@@ -32,7 +32,7 @@ _RETRY_S: Final = 60.0
 
 @contextmanager
 def renewing_token(options: Mapping[str, str], writer: object) -> Iterator[None]:
-    """Renew the token of a job while the block runs, except over Spark Connect.
+    """Context manager: renew a job's token during the `with` block, except with Spark Connect.
 
     options: the options of the write, with names in lower case. writer: Spark's writer.
     """
@@ -53,7 +53,7 @@ class Query(Protocol):
 
 
 def renew_token_of_query(query: Query, options: Mapping[str, str]) -> None:
-    """Renew the token of a query while the query is active, except over Spark Connect.
+    """Renew the token of a query while the query is active, except with Spark Connect.
 
     options: as in `renewing_token`.
     """

@@ -1,7 +1,8 @@
 """Adds the error of a failed job or stream to its report.
 
-The process that aborts the job and makes its report does not get the error from Spark. Only the
-user's process does. It finds the report by an id that is passed to the write as an option.
+Spark passes the error to the user's process, but not to the process that aborts the job and makes
+its report. So the user's process adds the error to the report. It finds the report by the id of the
+write, which it has passed to the write as an option.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _LONGEST: Final = 2000
 
 
 def new_write_id() -> dict[str, str]:
-    """Return the option with the id of a new write."""
+    """Return the option that passes a new id to a write."""
     return {WRITE_ID_OPTION: uuid.uuid4().hex}
 
 
 @contextmanager
 def reporting_error(options: Mapping[str, str], *, has_lines: bool) -> Iterator[None]:
-    """Add an exception of this block to the report of the write, if the write has a report.
+    """Context manager: add an exception of the `with` block to the write's report, if it has one.
 
     options: the options of the write, with names in lower case. has_lines: whether each report is
     a line of the file reportPath, as for streams and micro-batches.
@@ -67,9 +68,9 @@ def _report(error: Exception, options: Mapping[str, str], *, has_lines: bool) ->
 def cause_of(said: str) -> str:
     """Return the essential part of the text of Spark's exception.
 
-    This is the sentence of the sink. If there is none, it is the last line of the Python traceback.
-    If exceptions are chained, it is the last line of the last traceback. If there is no traceback
-    either, it is the lines before the stack frames.
+    Return the sentence of the sink, if the text contains one. Otherwise, return the last line of
+    the Python traceback, or of the last one if exceptions are chained. Without any Python
+    traceback, return the lines before the stack frames.
     """
     if (sentence := sentence_of_sink(said)) is not None:
         return sentence[:_LONGEST]

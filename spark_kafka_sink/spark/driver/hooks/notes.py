@@ -1,7 +1,7 @@
 """Record the method calls of a classic writer.
 
-A classic writer passes every setting to the JVM at once, and the setting cannot be read back. So
-the calls of its methods are recorded as notes. A note is a named value that is stored with the
+A classic writer passes every setting to the JVM immediately, and the setting cannot be read back.
+So the calls of its methods are recorded as notes. A note is a named value that is stored with the
 writer. The writers of Spark Connect need no notes, because they keep all settings in a plan.
 """
 
@@ -49,7 +49,7 @@ def is_hooked(writer: object) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Record the method calls of all writers of a class that are created from now on."""
+    """From now on, record the method calls of each new writer of a class."""
     init = writer_class.__init__
 
     @functools.wraps(init)
@@ -74,12 +74,12 @@ def _noting(method: Any, taken: Note) -> Any:
 
 
 def note(writer: Any, name: str, value: object) -> None:
-    """Store a note with a writer, in place of an earlier note of the same name."""
+    """Attach a note to a writer. It replaces any earlier note of the same name."""
     setattr(writer, _NOTE + name, value)
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return the note of a writer that has this name, or `default` if there is none."""
+    """Return a writer's note with this name, or `default` if there is none."""
     return getattr(writer, _NOTE + name, default)
 
 
@@ -89,9 +89,10 @@ def is_all_noted(writer: Any) -> bool:
 
 
 def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
-    """Return all options, with names in lower case and values as Spark passes them on.
+    """Return the options of `before` and `given`, with names in lower case and strings as values.
 
-    given: replaces options of the same name in `before`. An option whose value is None is ignored.
+    given: new options, which replace those of the same name in `before`. An option with the value
+    None is ignored. Values become the strings that Spark makes of them.
     """
     joined = dict(before or {})
     for name, value in given.items():

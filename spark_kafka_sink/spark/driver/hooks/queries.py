@@ -95,7 +95,7 @@ def _no_session() -> None:
 def _explaining(
     method: Any, run_of: Callable[[Any, Exception], str], session: Callable[[], Any]
 ) -> Any:
-    """Return a method of Spark that explains and reports the exception of a failed query.
+    """Wrap a method of Spark that raises a failed query's exception: explain and report it.
 
     run_of: returns the run id of the failed query. Its arguments are the object whose method was
     called, and the exception.

@@ -1,10 +1,10 @@
 """The Spark session's settings that concern a write with exactlyOnce.
 
-`options_of_session` returns options that are added to those that the user set. The application name
-is stored in the commit log, where administrators can read it. The checkpoint folder identifies the
-stream. If only the session sets a checkpoint folder, Spark uses a subfolder with the name of the
-query. A query without a name gets a new folder at each start, so its folder cannot identify the
-stream.
+`options_of_session` returns these settings as options. They are added to the user's options. The
+application name is stored in the commit log, where administrators can read it. The checkpoint
+folder identifies the stream. If only the session sets a checkpoint folder, Spark uses a subfolder
+with the name of the query. A query without a name gets a new folder at each start, so its folder
+cannot identify the stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def options_of_session(
     is_stream: bool,
     query_name: str | None = None,
 ) -> dict[str, str]:
-    """Return the session's options to add to a write; empty without exactlyOnce.
+    """Return the options that the session adds to a write; an empty dict without exactlyOnce.
 
     options: the options of the write, with names in lower case. session: classic or of Spark
     Connect.
@@ -57,7 +57,7 @@ def trace_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the option that passes the current span of this process to a write.
 
     The result is empty if the option openTelemetry is not true, if the package opentelemetry is not
-    installed, if there is no current span, or if the user has set the option traceparent.
+    installed, if there is no current span, or if the user has set the option `traceparent`.
     """
     is_on = options.get("opentelemetry", "").strip().lower() == "true"
     if not is_on or "traceparent" in options or find_spec("opentelemetry") is None:

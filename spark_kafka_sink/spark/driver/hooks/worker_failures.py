@@ -60,11 +60,11 @@ _ON_DRIVER: Final = "on the driver's machine"
 
 @contextmanager
 def explained(session: Any) -> Iterator[None]:
-    """Add the sentence of the sink to Spark's exception about a failed worker.
+    """Context manager: add the sink's sentence to Spark's exception about a failed worker.
 
-    Raise KafkaException instead if the worker's Python cannot run the sink, and TornCommitException
-    if a worker raised it. session: the session of the write, None if it is not known. Error
-    messages name the Python of its workers.
+    If the worker's Python cannot run the sink, raise KafkaException instead. If a worker raised
+    TornCommitException, raise it again here. session: the session of the write, None if it is not
+    known. Error messages name the Python that the session's workers run.
     """
     try:
         yield
@@ -182,7 +182,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the worker runs that Spark's exception is about, for error messages."""
+    """For error messages, return where the failed worker ran, according to Spark's exception."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"

@@ -7,15 +7,15 @@ A ``save()`` without a mode appends. Spark's default save mode is "error if the 
 Python data sources, the JVM refuses that mode before it calls the source. So without the hook,
 ``df.write.format("pykafka").save()`` always fails. Modes other than append are refused here. So are
 partitionBy, clusterBy, bucketBy and sortBy, because they are about files. For these, Spark's own
-messages name no cause, or advise a mode that is also refused. In a stream, Spark ignores the calls.
+messages name no cause, or advise a mode that is also refused. In a stream, Spark ignores them.
 
 A stream with the continuous trigger is refused. Spark would start the query and drop every row,
 because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
 would notice this only at the commit of an epoch, and an error there does not end the query. Output
 mode update is refused, too, because Spark's own message about it does not say what to do.
 
-The sink's own checks run at once, before the shuffles of the job. The hooks also make writes work
-in any thread. Without them, a new thread has no active session, where Spark looks up data sources.
+The sink's own checks run immediately, before the shuffles of the job. The hooks also make writes
+work in a new thread, which lacks the active session that Spark needs to find data sources.
 
 The settings of a classic writer that was created before `register` are not checked here.
 """
@@ -90,7 +90,7 @@ class Write(NamedTuple):
     output_mode: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
-        """Return the settings, with the arguments of ``save()`` or ``start()`` in place of them."""
+        """Return the settings. Arguments of ``save()`` or ``start()`` replace earlier settings."""
         mode, columns = given.get("mode"), given.get("partitionBy")
         # An empty list removes the columns of an earlier call.
         layouts = {} if columns is None else {"partitionBy": _has_columns(columns)}
@@ -274,13 +274,13 @@ def _enter_thread(session: Any) -> None:
 class SparkWriter(NamedTuple):
     """One class of Spark's writers, and the method that starts its write.
 
-    module: imported only when it is hooked, since the modules of Spark Connect need grpc. method,
-    parameters: the method that starts the write, and its parameters besides options. notes: the
-    calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
-    ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
-    rows of a schema can be written. For Spark Connect, `look` checks only options and columns: the
-    client may not be able to reach the cluster or the server's files. set_mode: sets the save
-    mode of a writer, None for streams.
+    module: imported only when its writer is hooked, because the modules of Spark Connect need grpc.
+    method, parameters: the method that starts the write, and its parameters besides options. notes:
+    the calls to record, None for Spark Connect. write: returns the settings of a writer. checks:
+    raise ConfigException for invalid settings. schema: returns the schema of the rows. look: checks
+    that rows with a schema can be written. For Spark Connect, `look` checks only options and
+    columns: the client may not be able to reach the cluster or the server's files. set_mode: sets
+    the save mode of a writer, None for streams.
     """
 
     module: str
@@ -355,7 +355,7 @@ _hooking: Final = threading.Lock()
 
 
 def hook_writers(name: str, *, is_connect: bool) -> None:
-    """Patch Spark's writers for writes to the format `name`, as this module describes.
+    """Patch Spark's writers for writes to the format `name`, as the module's docstring describes.
 
     is_connect: whether to patch the writers of Spark Connect, instead of the classic writers.
     """
@@ -459,8 +459,8 @@ def _of_micro_batch(
 ) -> Iterator[dict[str, str]]:
     """Yield the options that describe the micro-batch of a ``save()``; see `save_of_micro_batch`.
 
-    session: None over Spark Connect, where a function of foreachBatch does not know its query.
-    gone: replaces the micro-batch of an earlier call. Raise ConfigException for a second save.
+    session: None with Spark Connect, where a function of foreachBatch does not know its query.
+    gone: options that cancel an earlier micro-batch. Raise ConfigException for a second save.
     """
     if is_off(write.options) or not _is_own_job(kind, session, write):
         yield gone
@@ -472,13 +472,13 @@ def _of_micro_batch(
 
 
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether this is a ``save()`` outside of `write_batch`; False over Spark Connect."""
+    """Return whether a ``save()`` was not called by `write_batch`; False with Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
     return is_batch and not micro_batch.has_batch_id(write.options)
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether a job's txnVersion is already written. session: None over Spark Connect."""
+    """Return whether a job's txnVersion is already written. session: None with Spark Connect."""
     if is_off(write.options) or not _is_own_job(kind, session, write):
         return False
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it

@@ -20,8 +20,8 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 def is_written(options: Mapping[str, str]) -> bool:
     """Return whether the version is already written; if so, publish the report of a skipped job.
 
-    If the option topic is not set, return False, because the job itself then skips its rows and
-    counts them.
+    If the option `topic` is not set, return False: the job then runs, and counts its rows without
+    writing them.
     """
     checked = sink_options(options)
     selected = checked.exactly_once

@@ -158,7 +158,7 @@ def test_a_listener_that_removes_itself_is_told_so(
     calls.get(timeout=LIMIT_S)
     in_time(session.streams.removeListener, listener)
     (warning,) = recwarn
-    assert "cannot call removeListener over Spark Connect" in str(warning.message)
+    assert "cannot call removeListener with Spark Connect" in str(warning.message)
 
 
 def test_a_server_that_cannot_be_reached_is_a_warning(

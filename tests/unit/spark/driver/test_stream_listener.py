@@ -215,8 +215,9 @@ def test_over_connect_a_record_says_where_the_report_is(
     listener.onQueryProgress(progress_of(FIRST, 9, "ForeachBatchSink"))
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(
-        "micro-batch 7: 5 rows in, 1.25 s, 4 rows/s; over Spark Connect the reports stay with the "
-        "server: the option reportPath of the stream names their file there"
+        "micro-batch 7: 5 rows in, 1.25 s, 4 rows/s; with Spark Connect, reports are only "
+        "available on the server: set the option reportPath of the stream to write them to a file "
+        "there"
     )
     assert "micro-batch 9: " in second
 
@@ -287,9 +288,9 @@ def test_over_connect_the_record_of_a_failure_has_what_spark_tells(
     listener.onQueryTerminated(failed(FIRST))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"pykafka: query flights (id {FIRST}, run {RUNS[FIRST]}) failed after micro-batch 7; over "
-        "Spark Connect the reports stay with the server: the option reportPath of the stream names "
-        f"their file there; {NO_TOPIC}"
+        f"pykafka: query flights (id {FIRST}, run {RUNS[FIRST]}) failed after micro-batch 7; with "
+        "Spark Connect, reports are only available on the server: set the option reportPath of the "
+        f"stream to write them to a file there; {NO_TOPIC}"
     )
 
 

@@ -141,9 +141,9 @@ def test_a_text_that_to_kafka_has_made_is_not_avro() -> None:
     with pytest.raises(ConfigException) as refused:
         checked(schema, keyFormat="avro", valueFormat="avro")
     assert str(refused.value) == (
-        "to_kafka has converted the column key from bigint to a string, and option keyFormat is "
-        'avro: call to_kafka with key_format="avro", or cast the column to string before, if it '
-        "is to be a string in Avro"
+        "option keyFormat is avro, but to_kafka has converted the column key from bigint to a "
+        'string: call to_kafka with key_format="avro"; or, if Avro strings are what you want, cast '
+        "the column to string before to_kafka"
     )
     checked(schema, valueFormat="avro")
     row = T.StructType().add("value", T.StringType(), metadata=mark)
@@ -172,9 +172,9 @@ def test_a_text_that_to_kafka_has_made_is_json_only_for_some_types(column: str) 
             check(kind)
         how = {"key": 'a struct as key and key_format="json_sr"', "value": 'value="json_sr"'}
         assert str(refused.value) == (
-            f"to_kafka has converted the column {column} from {kind} to a string, and option "
-            f"{column}Format is json_sr, but the strings of this type are not always JSON: call "
-            f"to_kafka with {how[column]}, or pass strings of JSON"
+            f"option {column}Format is json_sr, but to_kafka has converted the column {column} from "
+            f"{kind} to strings, which are not always JSON: call to_kafka with {how[column]}, or "
+            "pass strings of JSON"
         )
 
 

@@ -208,7 +208,7 @@ def test_without_a_latest_version_the_schema_to_register_is_shown(server: Regist
             asked(server, more={"use_latest_version": "true", **option})
         assert str(refused.value) == (
             "option use.latest.version is true, but the registry has no subject 't-value': "
-            f"{what_to_do}; this one fits column value: {DERIVED}"
+            f"{what_to_do}; this schema fits column value: {DERIVED}"
         )
         assert server.asked() == [LATEST]
 
@@ -633,7 +633,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "no guid": ({"schema": HAND_MADE}, HEADER, ConfigException, "option value.schema.id.serializer is HeaderSchemaIdSerializer, but the schema registry has not returned the GUID of the schema"),
     "schema and latest": ({}, {"valueSchema": HAND_MADE, "use_latest_version": "true"}, ConfigException, "both valueSchema and use.latest.version choose a schema"),
     "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
-    "topic column": ({}, {"topic": ""}, ConfigException, "the rows have a topic column, and TopicNameStrategy names the subject of column value after the topic: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
+    "topic column": ({}, {"topic": ""}, ConfigException, "TopicNameStrategy names the subject of column value after the topic, but the rows have a topic column: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
     "topic column and record": ({}, {"topic": "", "value_subject_name_strategy": "TOPIC_RECORD"}, ConfigException, "TopicRecordNameStrategy names the subject"),
     "no name in a schema": ({}, {"value_subject_name_strategy": "RECORD", "valueSchema": '"string"', "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),
     "no name to derive": ({}, {"value_subject_name_strategy": "RECORD", "kind": "string"}, ConfigException, "which needs the name of the record in column value: set valueSubject, because the schema has no name"),

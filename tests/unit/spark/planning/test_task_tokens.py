@@ -507,7 +507,7 @@ def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
     _warn.cache_clear()
     assert shared() == shared()
     assert target.read_text() == "content"
-    assert "creates its own delegation token" in caplog.text
+    assert "micro-batches creates its own token" in caplog.text
     assert str(tmp_path) not in caplog.text
 
 
