@@ -63,9 +63,10 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `function` and that may run in another thread.
+    """Wrap `function`, so that it can run in another thread.
 
-    Its error messages then use the option names that `name_options` has set in this thread.
+    The error messages of the wrapped function use the option names that `name_options` has set in
+    the thread that wraps it.
     """
     name = _option_name.get()
 

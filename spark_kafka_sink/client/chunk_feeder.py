@@ -339,7 +339,7 @@ class ChunkFeeder:
         self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 
     def _log(self, message: str, topic: str, error: BaseException) -> None:
-        """Log an exception later, when the rows have failed, unless it is a KafkaException."""
+        """Log an exception once the rows have failed. Do not log a KafkaException."""
         if not isinstance(error, KafkaException):
             self._state.call_later(partial(_log_error, message, topic, error))
 

@@ -27,7 +27,10 @@ _T = TypeVar("_T")
 
 
 class ProducerLock(ABC):
-    """The lock, and waits for changes that are made under it. `clock` returns seconds."""
+    """The lock of a producer. Threads can also wait until another thread changes something.
+
+    clock: returns seconds.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         # Callers enter this lock directly, because a lock written in C is acquired and released

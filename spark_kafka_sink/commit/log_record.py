@@ -53,8 +53,8 @@ class Place(Enum):
 class VersionSet:
     """The versions that were written, as closed intervals in ascending order.
 
-    Only the 10,000 highest intervals are kept. floor: the lowest version for which the set still
-    knows whether it was written, or None if it knows this for all versions.
+    Only the 10,000 highest intervals are kept. floor: below this version, the set no longer knows
+    which versions were written. If it is None, the set knows this for every version.
     """
 
     intervals: tuple[tuple[int, int], ...] = ()

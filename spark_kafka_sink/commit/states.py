@@ -29,7 +29,7 @@ class PlanState(Enum):
     READING = "reads the owner's record [D2]"
     ENDING = "commits the transactions of a decided run [D3]"
     ADDING_LOG = "adds the log to the transaction of the record [D3, D4]"
-    WRITING_DONE = "writes the record DONE, or a torn run's record again [D3, D4]"
+    WRITING_DONE = "writes the record DONE; if the run is torn, writes its record again [D3, D4]"
     LOOKING = "reads the log again, up to that record [D3, D4]"
     ENDING_DONE = "commits that record [D3, D4]"
     CLEANING = "aborts transactions that older runs left open [D4]"

@@ -18,14 +18,14 @@ What is hard:
 
 - Every request that was passed to `send` results in exactly one event. Its cause is a response, a
   broken connection, request.timeout.ms, an unsupported version, or a rejected login. A response
-  that arrived before its connection closed still counts. So the client reads received bytes first,
-  also before it closes a connection itself (`_take_rest`).
+  that arrived before its connection closed still counts. So the client reads all received bytes
+  before it reports a connection as closed, and before it closes one itself (`_take_rest`).
 - Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
   was passed to `connect`, or for a request that any node may answer. After a failure, the client
   backs off for reconnect.backoff.ms. The back-off doubles with each failure, up to
   reconnect.backoff.max.ms, and has a jitter of 20 %. The next attempt uses the next address.
 - An open connection does not show that a node works. For example, a listener that expects SASL
-  answers ApiVersions, and closes the connection at the first request. So the last error of a node
+  answers ApiVersions, and closes the connection at any other request. So the last error of a node
   is kept for error messages until the node answers a request.
 - All brokers may move to different addresses. If no known node can be reached, the client connects
   to the bootstrap addresses again, early enough for a call to succeed within max.block.ms.

@@ -357,7 +357,7 @@ class ProducerBatch:
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:
-        """Store the size of the batch in the older message format in which it is sent."""
+        """Store the size that the batch has in an older message format, in which it is sent."""
         self.sent_bytes = size_bytes
 
     def draining(self, size_bytes: int) -> int:

@@ -142,13 +142,13 @@ def decode_parts(
     """Decode `count` records that fill `section`, in parts. Yield at least one part.
 
     part_bytes: the approximate memory that one part may take, 1 or more. A part contains at least
-    one record, unless `section` is empty. In a record that is larger than ``2 * part_bytes``, a key
-    or a value that is larger than `part_bytes` is not copied, but is a view that keeps `section`
-    alive. If that record has only one header, the same is true for the header's key and value;
-    several headers are copied. limit_bytes: the maximum memory for `section` and the headers of one
-    record. It applies only if these headers take more than `part_bytes`. Raise
-    CorruptRecordException at the first part that is invalid or exceeds this limit. If `count` is
-    wrong, raise it instead of yielding the last part.
+    one record, unless `section` is empty. Large records are not copied completely: if a record is
+    larger than ``2 * part_bytes``, its key and its value are views if they are larger than
+    `part_bytes`. If the record has exactly one header, this is also true for the key and the value
+    of the header. Several headers are always copied. A view keeps `section` alive. limit_bytes: the
+    maximum memory for `section` and the headers of one record. It applies only if these headers
+    take more than `part_bytes`. Raise CorruptRecordException at the first part that is invalid or
+    exceeds this limit, or in place of the last part if `count` is wrong.
     """
     position = decoded = 0
     while True:
@@ -352,6 +352,6 @@ def _headers(
 
 
 def no_headers(rows: int) -> pa.Array:
-    """Return the headers column of `rows` records without headers."""
+    """Return a headers column for records without headers. rows: the number of records."""
     entries = pa.array([], HEADERS_TYPE.value_type)
     return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), entries)

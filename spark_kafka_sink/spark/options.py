@@ -217,7 +217,7 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Context manager: messages name producer options as Spark users do, such as ``kafka.acks``."""
+    """Context manager: error messages have producer options as in Spark, such as ``kafka.acks``."""
     with name_options(_KAFKA.__add__):
         yield
 
@@ -315,8 +315,9 @@ def _exactly_once(
     check_exactly_once(selected, producer, topic, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
-            "asyncProgressTrackingEnabled does not go with exactlyOnce: with this option, a "
-            "micro-batch that Spark runs again may have other rows; remove the option"
+            "asyncProgressTrackingEnabled cannot be combined with exactlyOnce: with it, a "
+            "micro-batch that Spark runs again may have different rows; remove "
+            "asyncProgressTrackingEnabled"
         )
         raise ConfigException(message)
     return selected
@@ -471,7 +472,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return the option that ``topic.`` with an unknown `rest` was probably meant to be."""
+    """Return the option that the user probably meant by the unknown option ``topic.<rest>``."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:

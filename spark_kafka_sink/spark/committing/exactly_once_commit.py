@@ -341,9 +341,9 @@ def _publish_failed_skip(
     batch_id: int | None,
     query_id: str | None = None,
 ) -> None:
-    """Publish the report of a failed write that wrote nothing: its rows were written before.
+    """Publish the report of a failed write whose rows an earlier write had already written.
 
-    why: a sentence about the earlier write.
+    The failed write sent no rows. why: a sentence about the earlier write.
     """
     skips = sum(isinstance(message, SkippedMessage) for message in messages)
     report = _without_rows(options, why, skips, batch_id)

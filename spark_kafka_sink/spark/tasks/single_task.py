@@ -132,9 +132,9 @@ class SingleTask:
             for each in duplicates:
                 if not each.is_in(client.batch_at(partition, each.base_offset, deadline)):
                     message = (
-                        f"{partition}: a batch was sent again after its response was lost, and the "
-                        f"log has another batch at offset {each.base_offset}: another attempt "
-                        "writes there; run the job again"
+                        f"{partition}: a batch was sent again after its response was lost, but the "
+                        f"log has a different batch at offset {each.base_offset}, so another "
+                        "attempt also writes to this partition; run the job again"
                     )
                     raise TransactionAbortedException(
                         message, topic=partition.topic, partition=partition.partition

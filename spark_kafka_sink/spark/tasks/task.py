@@ -1,7 +1,7 @@
 """Runs a task: appends every Arrow batch, and succeeds only if every row is acknowledged.
 
-The worker process keeps the producer for its next task. Only tasks import this module. The modules
-for planning and committing do not, because it imports the producer, Arrow and numpy.
+The worker process keeps the producer for its next task. This module imports the producer, Arrow and
+numpy. So only tasks import it, and the modules for planning and committing do not.
 """
 
 from __future__ import annotations

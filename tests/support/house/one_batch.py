@@ -208,7 +208,7 @@ def page_part() -> str:
         ]
         lines.append(f"\n{_entered_again(way)}\n")
     shared = ", ".join(f"`{module}`" for module in in_several(ways)) or "no module"
-    lines.append(f"Entered again in the other thread: {shared}.\n")
+    lines.append(f"The other thread also runs these modules: {shared}.\n")
     lines.append("With another option, a batch passes more modules:\n")
     lines += [_of_option(name, value, modules(ways)) for name, value in _OTHER_OPTIONS]
     lines.append("")
@@ -217,7 +217,7 @@ def page_part() -> str:
 
 def _entered_again(*ways: Way) -> str:
     again = [f"`{module}` by `{caller}`" for way in ways for module, caller in way.twice.items()]
-    return f"Entered again on the way down: {', '.join(again) or 'no module'}."
+    return f"Modules that the batch passes twice on the way down: {', '.join(again) or 'none'}."
 
 
 def _of_option(name: str, value: str, usual: list[str]) -> str:

@@ -97,7 +97,10 @@ def test_the_values_and_their_defaults() -> None:
             {"onError": "deadLetter", "deadLetterTopic": "letters"},
             "deadLetterTopic=letters, which every task would write to",
         ),
-        ({"asyncProgressTrackingEnabled": "true"}, "asyncProgressTrackingEnabled does not go"),
+        (
+            {"asyncProgressTrackingEnabled": "true"},
+            "asyncProgressTrackingEnabled cannot be combined",
+        ),
         ({"topic": "__pykafka_commits"}, "with topic=__pykafka_commits, the topic of the commit"),
         (
             {"onError": "deadLetter", "deadLetterTopic": "log", "commitLogTopic": "log"},

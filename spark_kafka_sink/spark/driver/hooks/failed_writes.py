@@ -42,7 +42,9 @@ def new_write_id() -> dict[str, str]:
 
 @contextmanager
 def reporting_error(options: Mapping[str, str], *, has_lines: bool) -> Iterator[None]:
-    """Context manager: add an exception of the `with` block to the write's report, if it has one.
+    """Context manager: if the `with` block raises an exception, add it to the write's report.
+
+    A write that failed before its tasks began has no report.
 
     options: the options of the write, with names in lower case. has_lines: whether each report is
     a line of the file reportPath, as for streams and micro-batches.

@@ -261,7 +261,7 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
             written(duplicates=[replace(DUPLICATE, attempts=0)]),
             "was sent once: either another attempt writes there.*or the topic has .*=LogAppendTime",
         ),
-        (written(duplicates=[DUPLICATE]), "the log has another batch at offset 40"),
+        (written(duplicates=[DUPLICATE]), "the log has a different batch at offset 40"),
     ],
     ids=["below the end", "backwards", "false duplicate", "another batch"],
 )
@@ -285,7 +285,9 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
     assert task.end().written[0].records == 3
     assert seen == [{"the check of repeated batches": ""}]
     client.batch = sent(b"another's")
-    with pytest.raises(TransactionAbortedException, match="the log has another batch at offset 40"):
+    with pytest.raises(
+        TransactionAbortedException, match="the log has a different batch at offset 40"
+    ):
         task.end()
 
 
