@@ -759,7 +759,7 @@ def _without_shading(name: str) -> str:
 
 
 def integer(value: Any) -> Any:
-    """Convert text, as Java does, or an integral float to int. Return other values unchanged."""
+    """Convert text (as Java does) and integral floats to int. Return other values unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_integral else value
@@ -797,7 +797,7 @@ def _unknown(name: str, of_caller: Collection[str]) -> str:
 
 
 def refusal(name: str) -> str | None:
-    """Return why an option of the Java producer is not supported, None for other names."""
+    """Return why an option of the Java producer is not supported. Return None for other names."""
     if name in REFUSED:
         return f"{Option(name)} is not supported: {REFUSED[name]}; remove it"
     if name in NOT_YET:
@@ -808,7 +808,7 @@ def refusal(name: str) -> str | None:
 
 
 def of_other_client(name: str) -> str | None:
-    """Return what to do instead of setting an option of another client, None for other names."""
+    """Return what to do instead of setting another client's option. Return None for other names."""
     if name in OTHER_CLIENTS:
         return f"is an option of other clients: {OTHER_CLIENTS[name].sentence()}"
     if name in LIBRDKAFKA_ONLY:
@@ -1072,7 +1072,7 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs for back-offs and their maximums.
 
-    If reconnect.backoff.ms is set and reconnect.backoff.max.ms is not, the former is used for both.
+    If only reconnect.backoff.ms is set, reconnect.backoff.max.ms gets the same value.
     Log a warning if a back-off is longer than its maximum, because then only the maximum is used.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
@@ -1158,7 +1158,7 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 class _Javas(NamedTuple):
-    """The Java options that correspond to another client's option; advice: what else to do."""
+    """The Java options that correspond to another client's option. advice: what else to do."""
 
     names: tuple[str, ...] = ()
     advice: str = ""

@@ -177,7 +177,7 @@ class IllegalStateException(KafkaException):
 
 
 class IllegalArgumentException(KafkaException):
-    """An argument is never valid, such as a negative time limit."""
+    """An argument has a value that is never valid, such as a negative time limit."""
 
 
 class LostRows(NamedTuple):
@@ -201,8 +201,8 @@ class TornCommitException(KafkaException):
 
     Before that, the decision to commit the write was recorded in the commit log. owner: the
     application and its target topic. written: the version or the micro-batch of the write.
-    committed: the number of its transactions that were committed. lost: the lost rows, as far as
-    they are known.
+    committed: the number of the write's transactions that were committed. lost: the lost rows, as
+    far as they are known.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class OutOfOrderSequenceException(ApiException):
 
 
 class UnknownProducerIdException(OutOfOrderSequenceException):
-    """The broker does not know the producer id; retention may have removed its records."""
+    """The broker does not know the producer id; retention may have removed that id's records."""
 
 
 class InvalidProducerEpochException(ApplicationRecoverableException):

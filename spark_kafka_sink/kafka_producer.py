@@ -45,13 +45,14 @@ class KafkaProducer(BaseProducer):
 
     configs: options of the Java producer by their Java names; each value may be a string.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``. ``partitioner.class`` may also be one of
-    these (see `batch_partitioner`). key_serializer, value_serializer: if given, the option for the
-    same purpose is ignored. brokers: known brokers of the cluster. They are used instead of
-    bootstrap.servers, unless they are unreachable. allow_auto_create_topics: if False, brokers do
-    not create missing topics, even if auto.create.topics.enable is set (brokers before 0.11 ignore
-    this). Raise ConfigException if an option is invalid, and KafkaException if no thread or socket
-    can be created. Before the error is raised, everything that was created is closed.
+    objects, classes or their names as ``module.Name``. ``partitioner.class`` may also be a Python
+    object, a class or its name (see `batch_partitioner`). key_serializer, value_serializer: if
+    given, the option for the same purpose is ignored. brokers: known brokers of the cluster. They
+    are used instead of bootstrap.servers, unless they are unreachable. allow_auto_create_topics: if
+    False, brokers do not create missing topics, even if auto.create.topics.enable is set (brokers
+    before 0.11 ignore this). Raise ConfigException if an option is invalid, and KafkaException if
+    no thread or socket can be created. Before the error is raised, everything that was created is
+    closed.
 
     The end of a ``with`` block closes the producer, even after an error. Records that were sent
     before the error are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a
@@ -168,10 +169,10 @@ class KafkaProducer(BaseProducer):
     def partitions_for(self, topic: str, expected: int = 1) -> int:
         """Return the number of partitions of a topic.
 
-        expected: if fewer partitions are known, the metadata is requested once more, because topics
-        may grow. Inside a callback, or with max.block.ms=0, the call does not wait for the
-        response, but returns the known number. Raise DataException for an invalid topic name, and
-        TimeoutException after max.block.ms. An error that prevents writes to the topic
+        expected: if fewer partitions than this are known, the metadata is requested once more,
+        because topics may grow. Inside a callback, or with max.block.ms=0, the call does not wait
+        for the response, but returns the known number. Raise DataException for an invalid topic
+        name, and TimeoutException after max.block.ms. An error that prevents writes to the topic
         (InvalidTopicException, TopicAuthorizationException) is raised at once.
         """
         check_topic_name(topic)
@@ -212,7 +213,7 @@ class KafkaProducer(BaseProducer):
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver the appended rows, then commit the transaction. During this, accept no rows.
+        """Deliver the appended rows, then commit the transaction. Meanwhile, no rows are accepted.
 
         Raise the error of a row that was not delivered; the transaction can then only be aborted.
         """

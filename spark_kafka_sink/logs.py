@@ -54,7 +54,7 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 def warn_once_now(
     logger: logging.Logger, message: str, subject: str, addresses: Iterable[str]
 ) -> None:
-    """Log a warning about servers, unless `subject` was logged for each of `addresses` before.
+    """Log a warning about servers, unless this was done before for `subject` and all `addresses`.
 
     A process logs only a limited number of such warnings. The warning is logged even inside
     `warnings_disabled`, because the user must see it while the current call waits. If that call
@@ -72,7 +72,7 @@ _MOST_WARNED_OF: Final = 100
 
 @contextmanager
 def warnings_disabled() -> Iterator[None]:
-    """Context manager: `warn_once` logs nothing in the block. It may log the warning later."""
+    """Context manager: `warn_once` logs nothing in the block, but can log the warning after it."""
     before = _warnings_disabled.set(True)
     try:
         yield

@@ -271,9 +271,9 @@ class Metrics:
     def fold(self, now: float) -> None:
         """Move the values that were added to sensors into the windows, at most once a second.
 
-        The thread that adds values must call this after every wait, before it adds more values.
-        Each value counts for the time of the last move before it was added. So a long wait does not
-        make the values from before the wait look new.
+        The thread that adds values must call this after every wait, before it adds more values. A
+        value is recorded with the time of the last move before it was added. So values from before
+        a long wait do not look new.
         """
         if now - self.added_since >= _FOLD_EVERY_S:
             for sensor in self._sensors:

@@ -176,12 +176,12 @@ class ProducerIdAndEpoch:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a broker assigned these. Brokers assign no negative id and no negative epoch."""
+        """Whether a broker can have assigned the id and the epoch: neither is negative."""
         return self.producer_id >= 0 and self.epoch >= 0
 
     @property
     def problem(self) -> str:
-        """Why no broker can have assigned these; an empty string if they are valid."""
+        """Why no broker can have assigned the id and the epoch; an empty string if valid."""
         if self.is_valid:
             return ""
         found = f"producer id {self.producer_id} and epoch {self.epoch}"
@@ -242,7 +242,7 @@ def checked_list(what: str, things: object, expected: str) -> list[object]:
 def as_int(number: object) -> int | None:
     """Return a Python or numpy integer as an int. Return None for a bool and for anything else.
 
-    A bool counts as no integer, because True or False as an argument is a mistake.
+    A bool does not count as an integer, because True or False as an argument is a mistake.
     """
     if type(number) is int:
         return number
@@ -431,9 +431,8 @@ class AppendFailure(NamedTuple):
     """Rows of one append that failed because of the same error.
 
     rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
-    indexes of the rows because of which brokers rejected the batch. If the brokers did not say
-    which rows these are, `culprits` is the row of a batch with one row, and None for larger
-    batches.
+    indexes of the rows that the broker named as the reason why it rejected the batch. If it named
+    none, `culprits` is the only row if the batch has one row, and None for larger batches.
     """
 
     rows: npt.NDArray[np.int64]

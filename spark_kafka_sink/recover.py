@@ -280,7 +280,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit the open transactions that the commit log record of an owner lists as decided."""
+        """Commit the open transactions that the commit log lists as decided for an owner."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:

@@ -98,7 +98,7 @@ class TaskProducer(BaseProducer):
         transaction_version: the cluster's finalized level of the feature transaction.version.
         adds_partitions: whether this producer must add the partitions to the transaction; False if
         they were added already. With transaction.version 2, this is ignored. withholds: whether to
-        send no batches before `flush`, unless memory is short.
+        hold all batches back until `flush`, or until memory is short.
 
         If rows were appended before, call `flush` first. Raise IllegalStateException if rows are
         not flushed, if the producer is already in a transaction, or if acks is not ``all``. If any

@@ -85,7 +85,7 @@ class AdminRequests:
         self._client.close()
 
     def metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Request the metadata of topics until a broker responds, and return it.
+        """Return the metadata of topics. Repeat the request until a broker responds.
 
         Later requests go to the brokers in the response.
         """

@@ -102,7 +102,8 @@ def _token(
 ) -> DelegationToken:
     """Return the token in a response.
 
-    The caller passes the times, because their fields are named differently in the two responses.
+    answer: a response that contains one token. The caller passes the token's times, because the two
+    types of response name these fields differently.
     """
     return DelegationToken(
         token_id=answer.token_id,

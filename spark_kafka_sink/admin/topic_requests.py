@@ -48,7 +48,7 @@ _CONFIG_ERRORS: Final = frozenset(
 
 
 class TopicRequests:
-    """Sends requests about topics; acls: makes the hints about this client's permissions."""
+    """Sends requests about topics; acls: makes the hints about missing permissions in errors."""
 
     def __init__(self, requests: AdminRequests, acls: Acls, request_timeout_ms: int) -> None:
         self._requests = requests
@@ -104,7 +104,7 @@ class TopicRequests:
         return last_error
 
     def describe_existing(self, names: Sequence[str]) -> dict[str, TopicDescription]:
-        """Return the descriptions of those topics that a broker describes now."""
+        """Return the descriptions of topics; omit each topic that the broker does not describe."""
         return {
             answer.name or "": _description(answer, is_new=False)
             for answer in self._requests.metadata(names)

@@ -100,7 +100,7 @@ def _joined(*parts: str | None) -> str | None:
 
 
 def _principal(config: ProducerConfig) -> tuple[str, str]:
-    """Return the name of the client's principal, and a description of that name.
+    """Return the name of the client's principal, and a description of the principal.
 
     The name is an empty string if the configuration does not contain it.
     """

@@ -49,7 +49,8 @@ class AwsOptions:
     As in Java, the role is assumed only if the profile has no credentials. If neither a profile
     nor a role is set, AWS's default credential provider chain is used.
 
-    role_keys: the credentials that assume the role, or None for those of the default chain.
+    role_keys: the access keys with which to assume the role; None to assume it with the credentials
+    of the default chain.
     """
 
     profile: str | None = None
@@ -61,7 +62,7 @@ class AwsOptions:
 
     @property
     def is_of_environment(self) -> bool:
-        """Whether environment variables may set the access keys: no profile and no role is set."""
+        """True if neither profile nor role is set: environment variables may then set the keys."""
         return self.profile is None and self.role is None
 
     @property
@@ -89,7 +90,7 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
     """Return the options of a JAAS entry.
 
     As in Java, the options about a role have no effect without awsRoleArn. Raise ConfigException
-    for an unknown option, or if the keys that assume the role are incomplete.
+    for an unknown option, or if the keys with which to assume the role are incomplete.
     """
     for name in jaas:
         if name not in _OPTIONS and name not in _ROLE_KEYS and name not in _NO_EFFECT:
@@ -104,7 +105,7 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
 
 
 def _role_keys(jaas: Mapping[str, str]) -> AwsCredentials | None:
-    """Return the credentials that assume the role, or None if they are not in the JAAS entry."""
+    """Return the keys with which to assume the role, or None if the JAAS entry has no such keys."""
     access_key, secret_key, session_token = (jaas.get(name) or None for name in _ROLE_KEYS)
     if access_key is not None and secret_key is not None:
         return AwsCredentials(access_key, secret_key, session_token)
@@ -142,8 +143,8 @@ def msk_token(
 ) -> OAuthBearerToken:
     """Return a token that is valid from `now` on. now: in seconds since 1970.
 
-    The token expires when its signature expires. If the credentials expire earlier, the token
-    expires at that time, because brokers then end the session.
+    The token expires with its signature. If the credentials expire before that, the token expires
+    with them, because brokers then end the session.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"

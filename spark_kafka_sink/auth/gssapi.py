@@ -1,6 +1,7 @@
 """GSSAPI (Kerberos, RFC 4752): the principals in the options, and the SASL messages.
 
-A `KerberosContext` implements Kerberos itself. It requests tickets, which may take time.
+The Kerberos protocol is not implemented here, but by a `KerberosContext`. It requests tickets,
+which may take time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class KerberosOptions:
 
     @property
     def user(self) -> str:
-        """The client's principal in error messages."""
+        """The text that error messages show for the client's principal."""
         if self.principal is None:
             return "the ticket cache"
         return f"principal {self.for_message(self.principal)!r}"

@@ -188,7 +188,10 @@ _NO_CHARACTER: Final = "\uffff"
 
 
 def _classes() -> list[int]:
-    """Return the classes of the first 256 characters, as JaasConfig configures the tokenizer."""
+    """Return the classes (space, digit, …) of each of the first 256 characters.
+
+    They are the same as in the StreamTokenizer that JaasConfig configures.
+    """
     table = [_SPACE] * 33 + [0] * (256 - 33)
     for code in [*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1), *range(160, 256)]:
         table[code] |= _ALPHA
@@ -260,8 +263,7 @@ class _Tokens:
     def _skip_comment(self) -> None:
         """Skip a comment, which begins at the current slash.
 
-        A comment in ``/* */`` ends after the closing slash, and any other comment at the end of
-        the line.
+        A comment in ``/* */`` ends after the closing slash. Any other comment ends with the line.
         """
         is_long = self._text.startswith("*", self._at + 1)
         # The character after the slash is skipped, even if it is a line end.

@@ -47,9 +47,9 @@ def bearer_token(
 ) -> OAuthBearerToken:
     """Return a token that was received at `now`.
 
-    expires_in: the lifetime in seconds that the endpoint returned, used if the token itself has no
-    expiry time. Raise SaslAuthenticationException if brokers would not accept the token, and
-    ConfigException for an invalid extension.
+    expires_in: the lifetime in seconds that the endpoint returned. It is used only if the token
+    itself contains no expiry time. Raise SaslAuthenticationException if brokers would not accept
+    the token. Raise ConfigException for an invalid extension.
     """
     if not _TOKEN.fullmatch(value):
         raise SaslAuthenticationException(
@@ -101,7 +101,10 @@ def subject(token: str, claim: str = "sub") -> str:
 
 
 def token_facts(token: str) -> str:
-    """Return the subject, audience and expiry time of a token for messages, without the token."""
+    """Return a text for messages that states a token's subject, audience and expiry time.
+
+    The text does not contain the token.
+    """
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"
@@ -163,8 +166,9 @@ def ends_with_token(token: OAuthBearerToken, begun_at: float, lifetime_s: float)
     """Return whether a session ends when its token expires.
 
     If not, `connections.max.reauth.ms` of the broker ends the session earlier. begun_at: the time
-    at which the login began. lifetime_s: the session lifetime that the broker returned. It is a
-    little shorter than the life of the token, because the login takes time.
+    at which the login began. lifetime_s: the session lifetime that the broker returned. Even if the
+    session ends with the token, this is a little shorter than the token's lifetime, because the
+    login takes time.
     """
     if token.expires_at is None or token.expires_at <= begun_at:
         return False

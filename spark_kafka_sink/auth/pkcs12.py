@@ -16,7 +16,7 @@ _LONGEST_CHAIN: Final = 20
 def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
     """Return the certificates in a store as PEM. Raise ConfigException if it has no certificate.
 
-    origin: the name of the store in error messages. option: the option with its password.
+    origin: the name of the store in error messages. option: the option with the store's password.
     """
     store = _store(content, password, origin, option)
     found = [store.cert, *store.additional_certs]

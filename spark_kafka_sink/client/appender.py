@@ -212,7 +212,7 @@ class SliceOwner:
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """If the batch has failed, report its rows in `span`; called by the I/O thread."""
+        """If the batch has failed, report the rows of `span`; called by the I/O thread."""
         if batch.error is None:
             return
         rows = self._rows[span.first_row : span.first_row + span.records]
@@ -401,9 +401,9 @@ class ColumnProducer:
     def _spoil_transaction(self, progress: _Progress, said: str = "") -> None:
         """Move the transaction to ABORTABLE_ERROR, because `append` has failed half-way.
 
-        This is done only once per call of `append`, because later, the next transaction may be
-        open. said: the message of the error. The I/O thread omits it. Reading it may run the user's
-        code (a method of the error), which must not run while this thread holds the lock.
+        Do this only once per call of `append`: a second time, the next transaction may be open.
+        said: the error's message. The I/O thread passes none: it holds the producer's lock, and
+        reading the message may run user code (a method of the error).
         """
         error = progress.failure
         if error is None or progress.has_spoiled:

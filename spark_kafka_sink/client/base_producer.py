@@ -248,8 +248,8 @@ class BaseProducer:
 
         Raise DataException or RecordTooLargeException for rows that cannot be sent. In this case,
         no row of the Arrow batch is sent. Raise TimeoutException or BufferExhaustedException after
-        max.block.ms, and the error of an earlier failed delivery. An Arrow batch of at least 12 MiB
-        (24 MiB with 250 or more partitions), or of more than a quarter of buffer.memory, is
+        max.block.ms. If an earlier delivery has failed, raise its error. An Arrow batch of at least
+        12 MiB (24 MiB with 250 or more partitions), or of more than a quarter of buffer.memory, is
         appended in slices. Each slice may wait up to max.block.ms for memory.
         """
         check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
@@ -293,11 +293,11 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and callbacks have run.
 
         timeout: seconds; None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise the first delivery error since a call
-        last raised one. Only rows that were passed to `append` without `on_failure` count. Further
-        delivery errors until now are never raised. If there is no such error, raise the error of
-        the producer if the producer has failed. It is no error if another thread closes the
-        producer during the wait.
+        if the timeout passes first. After the wait, raise the first delivery error that occurred
+        since a call last raised one. Later delivery errors up to now are discarded. Only errors of
+        rows that were passed to `append` without `on_failure` count. If there is no delivery error,
+        but the producer has failed, raise the producer's error. It is no error if another thread
+        closes the producer during the wait.
         """
         check_timeout(timeout)
         self._caller.before_flush()
@@ -427,7 +427,10 @@ class BaseProducer:
     def _stop(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """End the I/O thread, fail its rows, close the plugins, and return their first error."""
+        """End the I/O thread, fail its rows, and close the plugins.
+
+        Return the first error of a plugin.
+        """
         error = self._caller.closing_error or KafkaException("Producer is closed forcefully.")
         self._caller.closing_error = error
         self._state.count_lost()

@@ -338,8 +338,8 @@ class _TopicWait:
     A response counts only if its request was sent after the wait began, because partitions may have
     been added to the topic since an earlier request. The thread that calls a method holds the
     producer's lock. must_ask: whether to wait for new metadata if a known topic has too few
-    partitions; if not, the metadata is only requested. missing: the topic because of which `find`
-    last returned None.
+    partitions. If False, new metadata is requested, but the call does not wait for it. missing: the
+    topic because of which `find` last returned None.
     """
 
     def __init__(
@@ -376,10 +376,11 @@ class _TopicWait:
         return found
 
     def _has_no_more(self, name: str) -> bool:
-        """Return whether the topic's known number of partitions is accepted.
+        """Return whether to accept that a topic has fewer partitions than expected.
 
-        It is accepted if a new response has confirmed it, or if the call must not wait. With
-        `must_grow`, it is never accepted. If there is no new response, request one.
+        The number is accepted if a new response has confirmed it, or if the call must not wait.
+        With `must_grow`, it is never accepted. The first call requests new metadata. With
+        `must_grow`, the metadata is requested again after each response.
         """
         asked_at = self._asked_at
         is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at

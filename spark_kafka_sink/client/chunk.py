@@ -203,9 +203,9 @@ class RowQueue:
     ) -> RowFuture | None:
         """Append a row; return None if there is no room for it, or its partition does not exist.
 
-        check: called under the lock; raises an error to reject the row. If it accepts the row, the
-        row is in the chunk before another thread can take the chunk. So if a transaction is open
-        during the check, it includes the row.
+        check: called under the lock; raises an error to reject the row. If it does not raise, the
+        row is added before another thread can take the chunk. So a transaction that is open during
+        the check includes the row.
         """
         with self.lock:
             if check is not None:
@@ -283,7 +283,7 @@ class RowQueue:
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:
-        """Record that this chunk is no longer under way. Do nothing if a different chunk is."""
+        """Record that this chunk is no longer under way. Do nothing if it was not."""
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None

@@ -304,7 +304,7 @@ class ChunkFeeder:
     def check_not_in_partitioner(self) -> None:
         """Raise IllegalStateException if the calling thread runs the user's partitioner.
 
-        Otherwise, the call could wait for the partitioner, which means for itself. `send` and
+        Without this check, the thread could wait for the partitioner, and so for itself. `send` and
         `append` are always rejected, although they would wait only if memory or a chunk is full.
         """
         if self.is_in_partitioner:

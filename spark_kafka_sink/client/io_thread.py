@@ -177,8 +177,8 @@ class ProducerThread:
         """End the thread and close the connections; unacknowledged rows fail with `error`.
 
         The I/O thread does the work, because no interrupt reaches it. An interrupted call may be
-        repeated. timeout_s: how many seconds to wait for the end of the thread, which user code may
-        block; None for no limit. Return whether the thread has ended. If a callback calls this,
+        repeated. timeout_s: how many seconds to wait until the thread ends (user code may block
+        it); None for no limit. Return whether the thread has ended. If a callback calls this,
         return True, because the thread ends after the callback.
         """
         self._state.stop(error)
@@ -262,10 +262,10 @@ class ProducerThread:
             self._observe(events)
 
     def _has_rows(self) -> bool:
-        """Whether a garbage-collected producer still needs this thread for rows outside of batches.
+        """Whether a garbage-collected producer still has rows for this thread to put into batches.
 
-        A transactional producer always needs the thread, because a transaction may be open. In this
-        case, `_end_unowned` stops the thread.
+        For a transactional producer, this is always True, because a transaction may be open.
+        `_end_unowned` then stops the thread.
         """
         return self._transaction is not None or bool(self._waiting_rows())
 

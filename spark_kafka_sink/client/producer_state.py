@@ -396,8 +396,8 @@ class ProducerState(ProducerLock):
     def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
         """From now on, send batches in a transaction that another process has begun.
 
-        withholds: whether to send no batches before a flush, unless memory is short. Raise
-        IllegalStateException if any batch is unfinished.
+        withholds: whether batches wait for a flush; they are sent earlier only if memory is short.
+        Raise IllegalStateException if any batch is unfinished.
         """
         with self.lock:
             self._collect()
@@ -420,7 +420,7 @@ class ProducerState(ProducerLock):
     # -- transactions, flush and close ------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Make the end of a transaction wait for an append, until `end_append` is called."""
+        """Delay the end of the transaction, if necessary, until `end_append` is called."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
@@ -489,8 +489,8 @@ class ProducerState(ProducerLock):
         """Make the I/O thread deliver its rows and then end.
 
         A finalizer calls this. It may run in any thread at any moment, even while the thread holds
-        the lock, so it takes no lock. The I/O thread aborts an open transaction, because no caller
-        can commit it.
+        the lock, so this method takes no lock. The I/O thread aborts an open transaction, because
+        no caller can commit it.
         """
         self.ends_when_idle = True
         self._wakeup()
@@ -530,9 +530,9 @@ class ProducerState(ProducerLock):
     ) -> tuple[SenderPoll, float] | None:
         """Process sent requests and received events; return the next actions and the current time.
 
-        Return None if the I/O thread must end. has_rows: returns whether rows wait outside of
-        batches; called with the lock. If another thread fails these rows later, it wakes the I/O
-        thread.
+        Return None if the I/O thread must end. has_rows: returns whether rows wait that are in no
+        batch yet; it is called with the lock held. A thread that fails these rows later wakes the
+        I/O thread.
         """
         with self.lock:
             now = self._clock()

@@ -51,7 +51,10 @@ ROW_OVERHEAD_BYTES: Final = 36
 
 
 def header_bytes(headers: Headers) -> int:
-    """Return an upper bound of the encoded size of headers: 10 bytes for two lengths in each."""
+    """Return an upper bound of the encoded size of headers.
+
+    For each header, it counts 10 bytes for the lengths of the name and the value.
+    """
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
@@ -203,7 +206,7 @@ class RowProducer:
         partition: int | None,
         on_delivery: OnDelivery | None,
     ) -> Future[RecordMetadata]:
-        """Return a failed future: `send` itself raises no errors of brokers and no size errors."""
+        """Return a failed future, because `send` itself raises neither broker nor size errors."""
         self._state.refuse(1, error)
         self._state.spoil_transaction(error)
         failed: Future[RecordMetadata] = Future()
@@ -244,7 +247,7 @@ class RowProducer:
         return future
 
     def _check_size(self, topic: str, row: Row) -> None:
-        """Raise RecordTooLargeException for a row that is too large for a request or for memory.
+        """Raise RecordTooLargeException for a row above max.request.size or buffer.memory.
 
         The size is calculated as in AbstractRecords.estimateSizeInBytesUpperBound of the Java
         client. It counts 21 bytes for length, attributes and deltas.

@@ -47,10 +47,10 @@ _NONE: Final = -1
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a copy of `offsets`, which may contain objects of a different Python client.
+    """Return a copy of `offsets` that contains only objects of this package.
 
-    Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets. Raise
-    DataException for an invalid topic name.
+    `offsets` may contain objects of a different Python client. Raise IllegalArgumentException
+    unless it maps partitions to valid offsets. Raise DataException for an invalid topic name.
     """
     copied: dict[TopicPartition, OffsetAndMetadata] = {}
     if not isinstance(offsets, Mapping):
@@ -80,9 +80,10 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def checked_group(group: object) -> ConsumerGroupMetadata:
-    """Return a copy of `group`, which may be an object of a different Python client.
+    """Return a copy of `group` as a ConsumerGroupMetadata of this package.
 
-    Raise IllegalArgumentException unless it is a valid consumer group.
+    `group` may be an object of a different Python client. Raise IllegalArgumentException unless it
+    is a valid consumer group.
     """
     of_group = _values("the group", group, ConsumerGroupMetadata)
     check_text("the group id", of_group["group_id"])
@@ -250,8 +251,8 @@ class ProducerTransactions:
     def _take_unseen_commit(self) -> TransactionalResult | None:
         """Return the commit that has timed out or was interrupted; None if there is none.
 
-        Also return None if a commit was interrupted before it began. Later calls return the same
-        commit, even after `end_open` has waited for it.
+        Also return None if a commit was interrupted before it began. Later calls of this method
+        return the same commit, even after `end_open` has waited for it.
         """
         latest = self._manager.latest_call
         # A call may be interrupted between the end of its wait and its own end.
@@ -325,7 +326,7 @@ class ProducerTransactions:
         return ""
 
     def _all_in_batches(self) -> None:
-        """Record that no row is outside of batches, so that EndTxn need not wait for rows."""
+        """Record that every remaining row is in a batch, so that EndTxn need not wait for rows."""
         self._manager.has_loose_rows = False
 
     def _keep(self, unseen: KafkaException | None, failure: KafkaException | None) -> None:

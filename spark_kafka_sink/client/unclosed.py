@@ -133,7 +133,7 @@ def _threads_to_wait_for() -> list[threading.Thread]:
 def _close_at_exit() -> None:
     """Deliver the rows of producers that are still open, and print how many are lost.
 
-    For each producer, this takes at most delivery.timeout.ms, and at most `AT_EXIT_S` for all of
+    This takes at most delivery.timeout.ms for each producer, and at most `AT_EXIT_S` for all of
     them together. The function does not wait for callbacks that run longer. Only the ``close``
     methods of the user's serializers, interceptors and partitioner have no limit.
 

@@ -62,7 +62,7 @@ class VersionSet:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest version that may be written, or None if any version may be.
+        """The lowest version that may be written, or None if every version may be written.
 
         If the set has 10,000 intervals, it cannot keep a new interval below them. A version there
         must not be written, because the set would forget it.

@@ -140,7 +140,7 @@ def check_app_id(app_id: str) -> None:
 
 
 def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
-    """Return the owner and the slot that a transactional id names.
+    """Return the owner and the slot in a transactional id.
 
     The slot is None for a driver's id. Return None if the id does not have the form that this
     module describes.

@@ -1,8 +1,8 @@
 """One request to a broker. It is sent again until a reply needs no retry.
 
 Brokers close idle connections after some minutes. So the first request of an idle client may get no
-response. If brokers do not know the partition of a request, the request is not sent again. The
-partition is that of the commit log, which does not exist before the first write of any application.
+response. If brokers do not know the partition of a request, it is not sent again: the partition is
+the commit log, which does not exist before the first write of any application.
 """
 
 from __future__ import annotations

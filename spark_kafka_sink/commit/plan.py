@@ -252,7 +252,10 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _next_record(machine: Planning) -> CommitRecord:
-    """Return the record to write: in state DONE, or unchanged if rows of its run are lost."""
+    """Return the record to write, in state DONE.
+
+    If rows of the run in the owner's record are lost, that record is returned unchanged.
+    """
     if machine.record is not None and _lost(machine):
         return machine.record
     # If the owner has no record yet, the record DONE names no run. It must not name this run,
@@ -302,7 +305,10 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
-    """Send EndTxn once more: the broker may no longer be the coordinator. After that, fail."""
+    """Send EndTxn once more, because the broker may no longer be the coordinator.
+
+    If EndTxn was already sent again, or if the deadline is too near, fail.
+    """
     if not machine.asked_again and at.now + STALE_S < machine.deadline:
         machine = replace(machine, asked_again=True)
         return Step(machine, (Question(at.ask, STALE_S, looks_up=True),))
@@ -393,7 +399,10 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether `failure` is an unknown result that an administrator has accepted."""
+    """Return whether the plan continues in spite of `failure`.
+
+    It does if the result of a decided transaction is unknown, and an administrator accepts this.
+    """
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 

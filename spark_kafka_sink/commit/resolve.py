@@ -222,10 +222,11 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
 
 
 def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a coordinator's response describes this transaction, open or ended.
+    """Return whether a coordinator's response describes this transaction.
 
-    described: the producer id and epoch in the response. producer: those of the transaction. From
-    version 5 of EndTxn on, the coordinator bumps the epoch by one when the transaction ends.
+    The transaction may be open or ended. described: the producer id and epoch in the response.
+    producer: those of the transaction. From version 5 of EndTxn on, the coordinator bumps the epoch
+    by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near

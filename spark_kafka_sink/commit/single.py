@@ -79,15 +79,13 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    missing_until: until when to look up again a partition that brokers do not know. behind_until:
-    until when to repeat a request if the leader lacks acknowledged records. record: the record to
-    write into the commit log. attempts: what the tasks wrote. by_partition: the same, by partition.
-    It is computed once, because each check needs it. targets: all partitions of the target topics.
-    probes: whether the record is sent twice, to test that the broker reports duplicates. failure:
-    why a check failed. offset: the offset of the written record. asked_again: whether EndTxn was
-    sent again, because the first response did not show whether the transaction was committed.
-    wrote_again: whether the record was sent again, because there was no response or a retriable
-    error code.
+    missing_until, behind_until: see `begin_commit`. record: the record to write into the commit
+    log. attempts: what the tasks wrote. by_partition: the same, by partition. It is computed once,
+    because each check needs it. targets: all partitions of the target topics. probes: whether the
+    record is sent twice, to test that the broker reports duplicates. failure: why a check failed.
+    offset: the offset of the written record. asked_again: whether EndTxn was sent again, because
+    the first response did not show whether the transaction was committed. wrote_again: whether the
+    record was sent again, because there was no response or a retriable error code.
     """
 
     state: SingleState
@@ -125,9 +123,9 @@ def begin_commit(  # noqa: PLR0913 - three of them are limits of time
 
     level: the transaction.version that the cluster has finalized now. probes: True for the first
     commit of a process to a cluster. The commit then tests whether the broker reports duplicates,
-    because check G4 (see `guards`) relies on it. missing_until: until when to look up again a
-    partition that brokers do not know, but at most until `deadline`. behind_until: until when to
-    repeat a request if the leader of a partition lacks acknowledged records, because it may be an
+    because check G4 (see `guards`) relies on it. missing_until: if brokers do not know a partition,
+    look it up again until this time, but at most until `deadline`. behind_until: if the leader of a
+    partition lacks acknowledged records, repeat the request until this time, because it may be an
     old leader.
     """
     written = tuple(each for each in attempts if each.written)
@@ -376,7 +374,10 @@ def _read(machine: Single, at: Received) -> Step[Single]:
 
 
 def _renew(machine: Single) -> Step[Single]:
-    """Request the next epoch. After EndTxn 4, brokers still accept late requests of this epoch."""
+    """Request the next epoch, so that brokers refuse late requests with the current epoch.
+
+    EndTxn 4 does not raise the epoch itself.
+    """
     run = machine.plan.run
     return asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
 

@@ -227,10 +227,11 @@ def end_txn(
 def is_newer(described: Described, plan: Plan) -> bool:
     """Return whether a newer run has raised the epoch of the driver's transactional id.
 
-    A transaction timeout raises the epoch by one. The InitProducerId of a newer run does the same
-    if no transaction was open. The state of the transaction shows which of the two it was. At
-    level 2 (transaction.version 2), each abort of the driver also raises the epoch, and with Kafka
-    4.0 a timeout raises it by two. So at level 2, any epoch may belong to an aborted transaction.
+    A transaction timeout raises the epoch by one. If no transaction was open, InitProducerId of a
+    newer run raises it by one, too. The state of the transaction shows which of the two has
+    happened. At level 2 (transaction.version 2), each abort of the driver also raises the epoch,
+    and with Kafka 4.0 a timeout raises it by two. So at level 2, the higher epoch of an aborted
+    transaction does not prove that there is a newer run.
     """
     found, producer = described.producer, plan.producer
     if found.producer_id != producer.producer_id:

@@ -142,10 +142,10 @@ def begin(
     """Return the state machine that commits, and its first requests to brokers.
 
     record: the owner's next record, as it is after the commit (state DONE). level: the
-    transaction.version that the cluster has finalized now. missing_until: until when to look up
-    again a partition that brokers do not know, but at most until `deadline`. behind_until: until
-    when to repeat a request if the leader of a partition lacks acknowledged records, because it may
-    be an old leader.
+    transaction.version that the cluster has finalized now. missing_until: if brokers do not know a
+    partition, look it up again until this time, but at most until `deadline`. behind_until: if the
+    leader of a partition lacks acknowledged records, repeat the request until this time, because it
+    may be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -205,7 +205,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction has ended or lacks records, first look for a newer run as cause."""
+    """Fail. If a transaction has ended or lacks records, first check if a newer run caused this."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -344,7 +344,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and store when it began or times out (C3)."""
+    """Check again that a transaction is open (C3). Store its time as `begun_at` or `ends_at`."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -534,8 +534,8 @@ _STEPS: Final = {
 def _decided_one(attempt: AttemptTransaction) -> DecidedTransaction:
     """Return the entry of an attempt's transaction in the record DECIDED.
 
-    It names only the first of the transaction's partitions. That is enough to find out the result,
-    because all partitions of a transaction get the same marker.
+    The entry contains only the first of the transaction's partitions. That is enough to find out
+    the result, because all partitions of a transaction get the same marker.
     """
     first = attempt.written[0]
     slot = attempt.slot or TaskSlot(0, 0)

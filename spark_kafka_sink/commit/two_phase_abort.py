@@ -176,7 +176,7 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _may_abort(machine: Aborting, at: Received) -> bool:
-    """Return whether there are transactions to abort, and no other request lacks its reply."""
+    """Return whether there are transactions to abort, and all other requests have their replies."""
     return bool(machine.leftovers) and machine.waiting == {at.ask}
 
 

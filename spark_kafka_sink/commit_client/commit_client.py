@@ -190,9 +190,9 @@ class CommitClient:
 
     @property
     def trouble(self) -> str:
-        """Why the last request failed, or else the errors of nodes, or "" if there are none.
+        """The reason why the last request failed.
 
-        Any thread may read it.
+        If there is none, the errors of nodes, or "" if they have no errors. Any thread may read it.
         """
         return self._last_problem or self._client.last_errors()
 

@@ -134,7 +134,7 @@ class CommitLog:
         return topic_id
 
     def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
-        """Read up to the high watermark. Return the reader of `key`, and the next offset to read.
+        """Read up to the high watermark. Return the LogReader for `key`, and the next offset.
 
         key: None for the records of all keys.
         """

@@ -172,9 +172,10 @@ class Partitions:
 
 
 def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
-    """Return the batches in the response to a Fetch from an offset below the end of the log.
+    """Return the batches in a Fetch response.
 
-    Raise NoReplyError if the response contains an error code or no batch.
+    The offset in the request must be below the end of the log. Raise NoReplyError if the response
+    contains an error code or no batch.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")

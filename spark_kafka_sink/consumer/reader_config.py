@@ -62,10 +62,11 @@ _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a reader; client: the options that readers and producers have in common.
+    """The options of a reader.
 
-    buffer_memory: a limit for decoded records, in bytes. It does not include the decompressed bytes
-    of the batch that is being decoded.
+    client: the options that readers and producers have in common. buffer_memory: a limit for
+    decoded records, in bytes. It does not include the decompressed bytes of the batch that is being
+    decoded.
     """
 
     client: ProducerConfig

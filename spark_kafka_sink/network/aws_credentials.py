@@ -165,8 +165,8 @@ def aws_identity(config: ProducerConfig, values: OptionValues) -> str:
     For a long-term access key, the digest is made from the id of the key. For a role that a profile
     or a web identity assumes, it is made from the names of the role and the session. For single
     sign-on, it is made from the account and the role. The result is an empty string if the options
-    themselves name the user. It is also empty if only a request to AWS could identify the user. The
-    role of an EC2 instance is an example. Raise ConfigException if an option is invalid.
+    themselves name the user. It is also empty if only a request to AWS could identify the user, for
+    example with the role of an EC2 instance. Raise ConfigException if an option is invalid.
     """
     return _identity(_options(config, values))
 

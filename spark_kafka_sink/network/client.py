@@ -26,7 +26,7 @@ What is hard:
   reconnect.backoff.max.ms, and has a jitter of 20 %. The next attempt uses the next address.
 - An open connection does not show that a node works. For example, a listener that expects SASL
   answers ApiVersions, and closes the connection at any other request. So the last error of a node
-  is kept for error messages until the node answers a request.
+  is kept for error messages until the node answers another request.
 - All brokers may move to different addresses. If no known node can be reached, the client connects
   to the bootstrap addresses again, early enough for a call to succeed within max.block.ms.
 
@@ -505,8 +505,8 @@ class NetworkClient:
     def _take_rest(self, state: NodeState) -> bool:
         """Process what has arrived on a connection, before the caller closes the connection.
 
-        Otherwise, requests would be retried although their responses have arrived. Write nothing.
-        Return whether the caller must still close it. This is False if it broke meanwhile.
+        Otherwise, requests would be retried although their responses have arrived. Nothing is sent.
+        Return False if the connection broke meanwhile. Otherwise, the caller must still close it.
         """
         channel, connection = state.channel, state.connection
         if connection is None or not connection.is_ready or not connection.in_flight:
@@ -547,7 +547,7 @@ class NetworkClient:
     def _renew_sessions(self, now: float) -> None:
         """Re-authenticate the connections whose session ended while there were no credentials.
 
-        They hold requests back. The selector wakes up when a ticket or token is available.
+        Until then, they hold requests back. The selector wakes up when credentials are available.
         """
         for state in self._nodes:
             connection = state.connection

@@ -5,8 +5,8 @@ state, its requests in flight and the frames being received. The first request o
 is ApiVersions. It follows the TLS handshake and precedes the SASL login, if they are used. The
 connection is READY after all of these steps.
 
-While the connection re-authenticates (`SaslAuthenticator`), it holds requests back, in order. The
-broker would read them as SASL tokens.
+While the connection re-authenticates (`SaslAuthenticator`), it holds requests back, because the
+broker would read them as SASL tokens. Later, it sends them in order.
 
 If a broker does not support the version of the ApiVersions request, the client retries with a
 version from the error response (KIP-511). It retries with version 0 if the error response lists no

@@ -119,7 +119,7 @@ class MadeAhead(Generic[_T]):
         self._made: dict[str, _Made[_T] | _Making] = {}
 
     def is_there(self, key: str) -> bool:
-        """Return whether `take` can return the object of a key, or raise why it could not be made.
+        """Return whether the object of a key is ready, or could not be made (`take` raises why).
 
         If not, start to make the object, unless a thread is making it already.
         """

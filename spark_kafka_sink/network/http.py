@@ -1,8 +1,8 @@
 """HTTP requests, limited in time and size, without redirects.
 
 One deadline limits the time to connect, including the TLS handshake. A second deadline limits the
-time until the response is complete. A peer that sends a single byte now and then does not extend
-it. Only ``http`` and ``https`` are supported. Environment variables of the process set the proxies.
+time until the response is complete. A peer cannot extend it by sending a single byte now and then.
+Only ``http`` and ``https`` are supported. Environment variables of the process set the proxies.
 Requests to loopback addresses use no proxy.
 
 This is the only module that imports urllib.
@@ -176,7 +176,7 @@ def post(
     context: ssl.SSLContext | None = None,
     certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
-    """Send a form by POST and return the response, with any status; see `send`."""
+    """Send a form by POST and return the response, even if its status is an error; see `send`."""
     body = urlencode(form).encode()
     return send("POST", url, body, headers, limits, context, certificate_hint)
 
@@ -190,7 +190,7 @@ def send(
     context: ssl.SSLContext | None = None,
     certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
-    """Send a request and return the response, with any status.
+    """Send a request and return the response, even if its status is an error.
 
     context: the TLS context for ``https``. certificate_hint: the advice in the error message if the
     certificate of the server is rejected. Raise HttpException if there is no complete response in
@@ -233,8 +233,8 @@ def _is_cut(response: HTTPResponse, body: bytes) -> bool:
 
     In this case, read() returns the incomplete body without an error.
 
-    A response without chunks and without a length extends to the end of the connection. If its body
-    is empty, the connection probably ended within the headers.
+    A response without chunks and without a length ends when the connection ends. If its body is
+    empty, the connection probably ended within the headers.
     """
     if response.length is None:
         return not body and not response.chunked

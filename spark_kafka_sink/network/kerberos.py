@@ -46,7 +46,7 @@ class _Failures:
     """Pauses requests to the KDC after a failure that a retry would repeat.
 
     During a pause, the failure is raised again without a request. With each further failure, the
-    pause is about twice as long, up to a limit. A successful request resets it.
+    pause is about twice as long, up to a limit. A successful request resets this length.
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class _Failures:
 
         Raise SaslAuthenticationException if the request fails and a retry would fail in the same
         way. A pause then begins. Until it ends, raise the same error for the same `kind` without a
-        request. given: a value that identifies the keytab or the ticket. A failure with a different
-        keytab or ticket causes no pause.
+        request. given: a value that identifies the keytab or the ticket. A pause applies only to
+        the keytab or ticket that caused it.
         """
         given_before, message, ends_at, failures = self._kept.get(kind, (given, "", 0.0, 0))
         if given_before != given:

@@ -1,7 +1,7 @@
 """The OAuth token of one configuration, fetched outside the network's thread.
 
-All clients of a process with equal configurations share one `TokenSource`: producer, admin client
-and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
+In a process, all clients (producer, admin client, reader) with equal configurations share one
+`TokenSource`. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
 wakes the selectors of the clients. The thread runs while the source has clients, and refreshes the
 token before it expires. When there are no clients, the source keeps the token for the next client,
 unless brokers have rejected it. A call may be slow, or never return. Another thread then makes the

@@ -219,7 +219,7 @@ class NodeState:
         """Record a success: a response arrived, or a request without response (acks=0) was written.
 
         This clears the last error. An open connection alone does not clear it, because a listener
-        that expects SASL responds to ApiVersions and then closes the connection at the first
+        that expects SASL responds to ApiVersions and then closes the connection at the next
         request.
         """
         self.failures = 0
@@ -341,7 +341,7 @@ class NodeState:
 
     @property
     def _hung_up_on_first_request(self) -> bool:
-        """Whether the peer closed a ready connection before it answered the first request on it.
+        """Whether the peer closed a ready connection without answering a caller's request on it.
 
         Only connections without SASL count.
         """

@@ -91,7 +91,10 @@ class NodeStates:
             self._by_id[node_id] = NodeState(node, named_by=named_by)
 
     def tolerate_failures(self, now: float) -> None:
-        """Allow a few failures until the brokers that another client learned are dropped."""
+        """Begin to count the failures of the brokers that another client learned.
+
+        After a few failures, or at the first failure after some time, they are dropped.
+        """
         self._failures_left = _INITIAL_NODES_FAILURES
         self._tolerant_until = now + _INITIAL_NODES_S
 
@@ -186,7 +189,7 @@ class NodeStates:
         self._end_silence(now)
 
     def _end_silence(self, now: float) -> None:
-        """End the silence unless the nodes that were last needed are silent (`_is_silent`)."""
+        """End the silence if the last needed nodes are no longer silent (`_is_silent`)."""
         if self._silent_since is None:
             return
         if not self._is_silent(now, self._needed(now, self._needed_ids)):

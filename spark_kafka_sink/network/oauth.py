@@ -111,7 +111,7 @@ _SPREAD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """The OAuth options with their references (``${…}``) resolved. Equal settings share one token.
+    """OAuth options with references (``${…}``) resolved. Clients with equal settings share a token.
 
     retriever: the simple name of one of Java's four retriever classes, or ``module.Name`` of a
     Python callable. shown_retriever: the callable as messages show it. path: the file with the
@@ -615,7 +615,7 @@ def _user(settings: OAuthSettings, form: Mapping[str, str]) -> tuple[object, ...
 
     They include the endpoint and the extensions, because a different tenant may have a client of
     the same name. For a Python callable, they are only its name and the extensions. A token in a
-    file itself names the user. form: the form of the token request, or an empty mapping.
+    file names its user itself. form: the form of the token request, or an empty mapping.
     """
     if settings.path is not None or not settings.is_java:
         return settings.retriever, settings.extensions
@@ -690,7 +690,7 @@ def _endpoint_config(jaas: Mapping[str, str]) -> ProducerConfig:
 
 
 class _GivenValues(OptionValues):
-    """Returns given option values, whose references (``${…}``) are already resolved."""
+    """Returns the option values in `given`, whose references (``${…}``) are already resolved."""
 
     def __init__(self, config: ProducerConfig, given: Mapping[str, str]) -> None:
         super().__init__(config)

@@ -226,7 +226,9 @@ class OptionValues:
         return any(map(self.has_reference, values))
 
     def check_url(self, url: str, description: str) -> None:
-        """Raise ConfigException if this process may not fetch tokens from a URL, or sign it as one.
+        """Raise ConfigException if this process may not use a URL.
+
+        The process uses a URL to fetch tokens from it, or (AWS_MSK_IAM) to sign it as a token.
 
         description: the URL in error messages.
         """

@@ -213,10 +213,10 @@ class ConsumerNetworkClient:
 
     @contextmanager
     def _guarded_call(self) -> Iterator[None]:
-        """Context manager: a call is interrupted if its ``with`` block does not run to the end.
+        """Context manager: a call counts as interrupted unless its ``with`` block ends normally.
 
         If the last call was interrupted, the network client is replaced before the block runs. If
-        an interrupt ends this replacement, the next call repeats it.
+        the replacement is interrupted, too, the next call repeats it.
         """
         if self._is_interrupted:
             self._client.close()
@@ -320,7 +320,7 @@ class OneCaller:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in a forked child: its connections belong to the parent."""
+        """Whether this is a forked child's copy. If so, its connections belong to the parent."""
         return os.getpid() != self._pid
 
     def run(self, call: Callable[[], _R]) -> _R:

@@ -48,9 +48,9 @@ class Login:
     different times. is_token: whether the login uses a delegation token; then a session lifetime of
     0 means that the token has expired. hint: str(hint) is the advice if a broker rejects the
     credentials; it may be empty. mechanism_option: the option that sets the mechanism, for error
-    messages. mechanism: the value of this option, or empty if brokers see the same mechanism. For
-    AWS_MSK_IAM, brokers see a different mechanism. accepted: called after each login with the
-    lifetime of the session in seconds, or 0 for no limit.
+    messages. mechanism: the value of this option if a different mechanism is sent to brokers, as
+    for AWS_MSK_IAM; otherwise empty. accepted: called after each login with the lifetime of the
+    session in seconds, or 0 for no limit.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -64,9 +64,9 @@ class Login:
 
 
 class SaslAuthenticator:
-    """Runs the SASL exchanges of a connection one after the other; times are seconds of the clock.
+    """Runs the SASL exchanges of a connection, one after the other. Times are in seconds.
 
-    login: None for a connection without SASL. peer: the name of the node `node_id` in error
+    login: None for a connection without SASL. node_id, peer: the node's id, and its name in error
     messages.
     """
 
@@ -197,7 +197,7 @@ class SaslAuthenticator:
             self._login.accepted(lifetime_s)
 
     def _time_to_renew(self, lifetime_s: float) -> float:
-        """Return after how many seconds to re-authenticate (see SaslClientAuthenticator)."""
+        """Return the seconds until re-authentication (see Java's SaslClientAuthenticator)."""
         if lifetime_s <= 0:
             return float("inf")
         chance = 0.0 if self._login is None else self._login.chance
@@ -205,7 +205,7 @@ class SaslAuthenticator:
         return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
 
     def may_renew(self, now: float) -> bool:
-        """Return whether re-authentication is due, and the last one was long enough ago."""
+        """Return whether to re-authenticate now: it is due, and the last login is not recent."""
         # The pause begins at the end of the last login, because a slow broker may have read the
         # first request of that login late.
         if now < self._renew_at or now < self._logged_in_at + _RENEWAL_PAUSE_S:

@@ -132,9 +132,9 @@ def login_identity(config: ProducerConfig) -> str:
     key, or of the role of a profile. Without SASL, it is a digest of the subject of the client
     certificate, if the certificate is in a file or set by a reference. If options that determine
     the user contain references (``${…}``), the key is a digest that includes their values. Such
-    options are names, the token endpoint, the Python callable, and the extensions of OAUTHBEARER.
-    The key is an empty string if the options alone determine the user. It does not depend on tokens
-    that an endpoint or a Python callable returns, or on session tokens of AWS.
+    options are user, client and role names, the token endpoint, the Python callable, and the
+    extensions of OAUTHBEARER. The key is an empty string if the options alone determine the user.
+    It does not depend on tokens of an endpoint or a Python callable, or on session tokens of AWS.
 
     Raise KafkaException if the user cannot be found. The login would raise it, too. If this
     function returned a key instead, two users could share a producer.
@@ -174,7 +174,7 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
 def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that name the user by a reference (``${…}``), and their values."""
+    """Return the options that specify the user with a reference (``${…}``), and their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()
@@ -202,8 +202,8 @@ def _digest(values: list[Any]) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
-    If a file contains an OAuth token, assertion or template, the digest includes its user. Two
-    logins with equal configuration, `login_identity` and digest are logins of the same user. Raise
+    If a file contains an OAuth token, assertion or template, the digest includes its user. If two
+    logins have the same configuration, `login_identity` and digest, their user is the same. Raise
     KafkaException if a reference has no value, or if the file contains no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
@@ -226,8 +226,8 @@ class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
     token: returns the valid token, or None while it is being fetched. It is called when this object
-    is made, and again for each exchange. Exception: if the token comes from a file (`source` is
-    None), the first exchange uses the token of the first call.
+    is made, and again for each exchange. For a token from a file (`source` is None), the first
+    exchange uses the token of the first call instead.
     """
 
     def __init__(

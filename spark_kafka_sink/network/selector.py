@@ -201,7 +201,7 @@ class Selector:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Queue data to send. A Sent event follows once it is written. Ignore closed channels."""
+        """Queue data. When it is written, a Sent event follows. Do nothing for a closed channel."""
         channel = self._channels.get(channel_id)
         if channel is None:
             return

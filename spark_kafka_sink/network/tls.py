@@ -1,4 +1,4 @@
-"""The TLS of one connection without a socket, and TLS contexts made from PEM.
+"""The TLS of one connection, separate from its socket; TLS contexts made from PEM.
 
 A `TlsLayer` decrypts the received bytes that are passed to it, and encrypts the data to send. Data
 is encrypted in pieces of up to 256 KiB. One call encrypts a piece without holding the GIL, and one

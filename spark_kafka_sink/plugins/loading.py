@@ -61,7 +61,7 @@ def _is_missing(given: str, error: BaseException) -> bool:
 
 
 def _expected(option: str, given: str, *, is_missing: bool) -> str:
-    """Return the expected values as text; is_missing: whether the given name does not exist."""
+    """Describe the expected values. is_missing: whether the given name does not exist."""
     expected = "expected a Python object, a class, or the name of one as module.Name"
     if not (is_java_class(given) or (is_missing and may_be_java_class(given))):
         return expected

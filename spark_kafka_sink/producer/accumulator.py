@@ -22,8 +22,8 @@ The difficult parts:
 - The memory that a batch keeps is charged to the `BufferPool`. The charge changes when rows are
   copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is done.
   If several batches reference a slice, it is charged until the last of these batches is done.
-- While memory is short, open batches are sent, oldest first. The memory of batches in flight will
-  soon be free (`draining`), so no more batches are sent than needed. If all open batches were sent,
+- While memory is short, open batches are sent, oldest first. Memory of batches in flight counts as
+  soon free (`draining`), so no more batches are sent than needed. If all open batches were sent,
   the average batch would contain half as many records.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
@@ -155,7 +155,7 @@ class RecordAccumulator:
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Set the limits on the batch size, by topic. They replace the earlier limits.
 
-        Rejected batches may have shown a lower limit. It is dropped if the topic's limit rises.
+        A lower limit that rejected batches have shown also applies, until the topic's limit rises.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._topic_limits.get(topic, size_bytes):
@@ -163,7 +163,7 @@ class RecordAccumulator:
         self._topic_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
-        """Forget the batch size limits of all topics. They are outdated if a limit was raised."""
+        """Forget the batch size limits of all topics: some may have been raised by now."""
         self._topic_limits.clear()
         self._found_limits.clear()
 

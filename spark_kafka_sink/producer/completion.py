@@ -57,7 +57,7 @@ class BatchTransaction(Protocol):
         """Return whether an acknowledged batch must be compared with the batch in the log."""
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a broker rejected a batch while it verified another producer's batch."""
+        """Return whether a broker rejected a batch while verifying another producer's batch."""
 
     def reported(self, error: KafkaException) -> KafkaException:
         """Return the error to report for the records of a batch that failed with `error`."""
@@ -148,7 +148,7 @@ class BatchCompletion:
             self._refusals[node_id] = error
 
     def forget_warnings(self) -> None:
-        """Warn again about the first retry for each error code, as if the producer were new."""
+        """Forget past warnings: log one again at the first retry for each error code."""
         self._retried.clear()
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:

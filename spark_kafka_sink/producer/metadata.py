@@ -239,7 +239,7 @@ class ClusterMetadata:
             self._in_flight = self._in_flight.voided()
 
     def _is_awaited(self, name: str, topic: _Topic) -> bool:
-        """Return whether a topic is requested already, is about to be, or has a permanent error."""
+        """Return whether a topic's request is in flight or queued, or its name is invalid."""
         is_asked = self._in_flight is not None and name in self._in_flight.topics
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
@@ -275,7 +275,7 @@ class ClusterMetadata:
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id. It is all zeros if unknown, or if not sent (before Metadata 10)."""
+        """Return a topic's id. It is all zeros if unknown, and before version 10 of Metadata."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 

@@ -187,7 +187,7 @@ class EvenPartitioner:
 
 
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
-    """Return where each stretch that is shorter than a batch ends, in bytes since the first row.
+    """Return the end of each stretch that is shorter than a batch, in bytes since the first row.
 
     After the last of these stretches, each partition has had the bytes of a batch.
     `EvenPartitioner` explains stretches. first_bytes: the total size of the rows in the first
@@ -208,8 +208,7 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 def _changes(stretches: Int64s, current: int) -> Int64s:
     """Return, for each row, the number of stretches that have begun after the `current` one.
 
-    A stretch in which no row begins does not count. This is common if rows are larger than
-    stretches.
+    A stretch in which no row begins does not count. Such stretches are common if rows are large.
     """
     changes: Int64s = np.cumsum(np.diff(stretches, prepend=current) > 0)
     return changes

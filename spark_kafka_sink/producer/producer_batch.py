@@ -45,9 +45,9 @@ class SpanOwner(Protocol):
     """An object that gets the results of single records, for example for the futures of rows.
 
     When a batch is done, the owner of each of its spans is notified. A span covers many rows. So
-    each row's future gets its offset, although the batch has no Python object for each row. Records
-    have no span if nobody needs the results of single records. These are rows that were passed as
-    columns without a callback.
+    each row's future gets its offset, although the batch has no Python object for each row. Rows
+    that were passed as columns without a callback have no span, because nobody needs the result of
+    each row.
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:

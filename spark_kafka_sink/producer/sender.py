@@ -307,8 +307,8 @@ class Sender:
     ) -> tuple[ClientRequest | None, int | None]:
         """Return the transactional request to send, or the node to connect to before it is sent.
 
-        At most one of the two is set. It is the node if a request to a node without a connection is
-        due.
+        At most one of the two is set. The node is set if a request is due, but its node has no
+        connection.
         """
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
@@ -371,7 +371,7 @@ class Sender:
         return drained, busy - self._ready
 
     def _can_send_to(self, node_id: int, now: float) -> bool:
-        """Return whether a node accepts a request now. Batches are waiting for this node."""
+        """Return whether a node for which batches are waiting accepts a request now."""
         can_send = (
             node_id in self._ready
             and self._in_flight.get(node_id, 0) < self._config.max_in_flight

@@ -197,11 +197,12 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Renumber the batches of partitions that need it, once no broker can write one any more.
+        """Renumber the batches of the partitions that need it.
 
-        If all these partitions still have an older epoch than the producer, they change to the
-        producer's epoch. Otherwise the epoch is bumped. If it is the largest epoch, the producer id
-        is dropped instead, and the sender requests a new one.
+        A partition waits until no broker can write any of its batches any more. If all partitions
+        that need not wait still have an older epoch than the producer, they change to the
+        producer's epoch. Otherwise the producer's epoch is bumped first. If this epoch is already
+        the largest, the producer id is dropped instead, and the sender requests a new one.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:
@@ -266,7 +267,7 @@ class ProducerIdRequests:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is no producer id yet, so that no batch can be sent."""
+        """Whether a producer id must be requested. Without one, no batch can be sent."""
         return not self._sequences.has_producer_id
 
     def due(self, now: float) -> InitProducerIdRequest | None:

@@ -242,8 +242,8 @@ def _record_positions(section: memoryview, position: int, part_bytes: int) -> tu
     """Return the positions of each record's attributes and of each record's end, int64.
 
     position: where the first record begins. part_bytes: the memory that the records may take. Half
-    of it is for their keys, values and headers. A record that is larger than this half is the only
-    one returned.
+    of it is for their keys, values and headers. If a record is larger than this half, its positions
+    are returned alone.
     """
     # An array takes 8 bytes per position, a list would take 40.
     starts, ends = array("q"), array("q")

@@ -156,7 +156,7 @@ def _messages(magic: int, attributes: int, offsets: Int64s, columns: RecordColum
 
 
 def _fixed(rows: npt.NDArray[np.generic]) -> BinaryColumn:
-    """Return fixed-width rows as a column."""
+    """Return a column in which each row has the bytes of one element of `rows`."""
     offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
     return BinaryColumn(rows.view(np.uint8).reshape(-1), offsets, None)
 
@@ -204,9 +204,9 @@ class Messages:
         """Yield the messages in parts.
 
         part_bytes: the memory that one part may take; a part has at least one message. If the key
-        and the value of a message together are larger than ``2 * part_bytes``, a key or a value
-        that is larger than `part_bytes` is not copied. It keeps the bytes of all messages alive.
-        Raise CorruptRecordException if a message in a wrapper is invalid.
+        and the value of a message together are larger than ``2 * part_bytes``, each of them that is
+        larger than `part_bytes` is a view, not a copy. A view keeps the bytes of all messages
+        alive. Raise CorruptRecordException if a message in a wrapper is invalid.
         """
         part: list[_Message] = []
         left = part_bytes

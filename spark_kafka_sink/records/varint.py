@@ -117,7 +117,7 @@ class VarintFields:
         """Add a varint to each row.
 
         widths: the result of `varint_widths`, if it is known. If a row's width is 0, nothing is
-        added to the row. The number of this row must be 0.
+        added to that row, and its value in `zigzagged` must be 0.
         """
         if widths is None:
             widths = varint_widths(zigzagged)
@@ -134,12 +134,12 @@ class VarintFields:
         self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
 
     def raw(self, words: UInt64s, size: int) -> None:
-        """Add the first `size` bytes of each word, at most 8; the other bytes are 0."""
+        """Add the first `size` bytes of each word, at most 8. The word's other bytes must be 0."""
         self._add(words, 8 * size)
         self._advance(8 * size, 8 * size, None)
 
     def raw_of(self, words: UInt64s, sizes: Int64s) -> None:
-        """Add the first bytes of each word; the other bytes are 0. sizes: 0 to 8, one per row."""
+        """Add the first ``sizes[i]`` bytes (0 to 8) of ``words[i]``; the others must be 0."""
         if self._rows:
             least, most = 8 * int(sizes.min()), 8 * int(sizes.max())
             self._add(words, most)

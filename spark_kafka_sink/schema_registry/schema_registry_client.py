@@ -1,9 +1,9 @@
 """SchemaRegistryClient: the calls that a producer makes to a schema registry, over HTTP.
 
 The API is that of Confluent's Schema Registry, which other registries offer too. A call sends its
-request to one URL after the other until one of them returns a result or a final error. If none
-does, because they cannot be reached or are busy, the client waits and tries all URLs again. The
-number of retries and the time are limited.
+request to one URL after the other until one of them returns a result or a final error. If all URLs
+are busy or cannot be reached, the client waits and tries all of them again. The number of retries
+and the time are limited.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SchemaRegistryClient:
     ) -> RegisteredSchema:
         """Register a schema as a new version of a subject, and return it with its id.
 
-        If the subject has the schema already, the registry returns that version's id.
+        If a version of the subject already has this schema, the registry returns that version's id.
         """
         path = f"/subjects/{path_encoded(subject)}/versions{_normalized(normalize)}"
         what = f"register a schema in subject {subject!r}"

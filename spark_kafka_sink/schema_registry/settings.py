@@ -210,7 +210,7 @@ def of_registry_client(name: str) -> str | None:
 
 
 def of_either_client(name: str) -> str | None:
-    """Return what to set instead of a confluent-kafka option that is for registry and brokers.
+    """Return what to set instead of an option that confluent-kafka uses for registry and brokers.
 
     Return None for other names. name: in lower case.
     """

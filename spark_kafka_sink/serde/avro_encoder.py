@@ -145,7 +145,7 @@ class _Datums:
     def _required(
         self, part: Leaf | RecordPlan | ListPlan | UnionPlan, valid: Mask, live: Mask
     ) -> Mask:
-        """Return a mask of the live rows that are not null. Other live rows get a fault."""
+        """Return a mask of the live rows that are not null. Live rows that are null get a fault."""
         if valid is None or isinstance(part, UnionPlan):
             return live
         if not isinstance(part, Leaf) or part.form is not Form.NULL:
@@ -224,7 +224,7 @@ class _Datums:
             self._run = None
 
     def _raw(self, words: UInt64s, size: int, live: Mask) -> None:
-        """Add the first `size` bytes of each word; the other bytes are 0."""
+        """Add the first `size` bytes of each word. The word's other bytes must be 0."""
         if live is None:
             self._fields().raw(words, size)
         else:
@@ -533,7 +533,7 @@ def _big_endian(low: UInt64s, high: Int64s) -> UInt8s:
 
 
 def _first_bytes(data: UInt8s, starts: Int64s, size: int) -> UInt8s:
-    """Return `size` bytes from each start on, as rows. Bytes after the end of the data are 0."""
+    """Return a row of `size` bytes for each start. Bytes after the end of the data are 0."""
     if int(starts.max(initial=0)) + size > len(data):
         data = np.concatenate([data, np.zeros(size, np.uint8)])
     return np.lib.stride_tricks.sliding_window_view(data, size)[starts]

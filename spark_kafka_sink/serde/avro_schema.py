@@ -148,8 +148,9 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 class ReferencedSchema(NamedTuple):
     """A schema that another one references.
 
-    where: where it is, for error messages. name: the name of the reference. For a JSON Schema, it
-    is the URI of the schema. For Avro, it is not used, because the names are in the schema.
+    where: the place of the schema, for error messages. name: the name of the reference. For a JSON
+    Schema, it is the URI of the schema. For Avro, it is not used, because the names are in the
+    schema.
     """
 
     text: str
@@ -160,8 +161,8 @@ class ReferencedSchema(NamedTuple):
 def parse_schema(text: str, referenced: Sequence[ReferencedSchema] = ()) -> AvroType:
     """Return the schema in a JSON string. Raise DataException if it is not a valid schema.
 
-    referenced: the schemas that define names which this schema uses. If one of them uses another
-    one, the other one comes first. A schema that occurs several times is parsed only once.
+    referenced: the schemas that define names which this schema uses. Each schema comes after the
+    schemas that it uses. A schema that occurs several times is parsed only once.
     """
     parser = _Parser()
     texts = {each.where: each.text for each in referenced}
@@ -344,7 +345,7 @@ def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
 
 
 def _qualified(name: str, namespace: str) -> str:
-    """Return a full name. If `name` contains dots, its namespace is all before the last dot."""
+    """Return a full name. The part of `name` before its last dot, if any, is the namespace."""
     own, dot, last = name.rpartition(".")
     chosen = own if dot else namespace
     return f"{chosen}.{last}" if chosen else last

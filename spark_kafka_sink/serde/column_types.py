@@ -71,7 +71,7 @@ def near_name(name: str, known: Iterable[str]) -> str:
 
 
 def check_distinct_fields(column: ColumnType, path: str) -> None:
-    """Raise DataException if a struct has two fields of the same name, as after a join."""
+    """Raise DataException if a struct has two fields of the same name, for example after a join."""
     names = [each.name for each in column.fields]
     if column.kind is Kind.STRUCT and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

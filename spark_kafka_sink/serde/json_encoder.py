@@ -1,10 +1,10 @@
-"""Puts the prefix with the schema's id before rows that are JSON already, for all rows at once.
+"""Adds the prefix with the schema id to rows that are already JSON, for all rows at once.
 
-Spark's ``to_json`` has made the rows from a column. They are not parsed, except to check the rules
-of their plan (`json_schema.JsonRule`). There are two ways to check a rule. For most rules about
-numbers and about values of maps, a search for a string such as ``null`` finds the few rows that
-may break the rule, and only these rows are parsed. For the other rules, pyarrow reads the parts of
-the rows that the rule is about, as an Arrow column.
+Spark's ``to_json`` has made the rows from a column. They are parsed only to check the rules of the
+column's plan (`json_schema.JsonRule`). There are two ways to check a rule. For most rules about
+numbers and about values of maps, a search for a string such as ``null`` finds the few rows that may
+break the rule, and only these rows are parsed. For the other rules, pyarrow reads the parts of the
+rows that the rule is about, as an Arrow column.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _READ_AS: Final = {
 def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
     """Return the rows of a string or binary column, each with a prefix. A null stays null.
 
-    Raise DataException if a row that is read for a rule is not JSON, or not in to_json's form.
+    Rows are read only to check the rules of the plan. Raise DataException if a row that is read is
+    not JSON, or not in the form that to_json writes.
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []
@@ -141,10 +142,10 @@ def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
 
 
 def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
-    """Yield the numbers of the rows that contain a string.
+    """Yield the indexes of the rows that contain the bytes `sign`.
 
-    The bytes of all rows are searched as one string. So a row is also yielded if the string begins
-    in it and ends in the next row.
+    The bytes of all rows are searched together. So a row is also yielded if `sign` begins in it and
+    ends in the next row.
     """
     offsets = column.offsets
     first = int(offsets[0])
@@ -244,7 +245,7 @@ def _read_as(column: ColumnType) -> pa.DataType:
 def _lacks(array: pa.Array, steps: Steps) -> Bools:
     """Return a mask of the values that have a null where the steps lead.
 
-    It does not count if an object around this place is null.
+    A null inside an object that is itself null does not count.
     """
     if not steps:
         return _nulls(array)

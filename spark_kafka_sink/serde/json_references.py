@@ -39,7 +39,7 @@ class JsonDocument:
 
     @cached_property
     def has_embedded(self) -> bool:
-        """Whether a schema inside has an ``$id``, to which a ``$ref`` in it is relative."""
+        """Whether a schema inside has its own ``$id``, which is the base of each ``$ref`` in it."""
         return isinstance(self.schema, Mapping) and any(
             _has_id(each) for each in self.schema.values()
         )
@@ -83,9 +83,10 @@ class JsonReferences:
     def find(self, ref: str, document: JsonDocument) -> tuple[JsonDocument, JsonSchema] | None:
         """Return the schema to which a ``$ref`` refers, and the document that has it.
 
-        document: the document that has the ``$ref``. Return None for an anchor, for a document that
-        is not a reference, and inside a document that has other documents embedded. Raise
-        LookupError if the document does not have the part.
+        document: the document that has the ``$ref``. Return None if the ``$ref`` is an anchor, or
+        names a document that is not a reference of the schema. Also return None for a ``$ref``
+        without a document, if `document` has other documents embedded. Raise LookupError if the
+        document does not have the part.
         """
         uri, _, fragment = ref.partition("#")
         if not uri and document.has_embedded:

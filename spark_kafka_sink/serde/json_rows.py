@@ -141,5 +141,5 @@ def _time(count: int, units: int) -> str:
 
 
 def _counts(array: pa.Array) -> pa.Array:
-    """Return the numbers in a column of times."""
+    """Return each date, time or interval as the integer that Arrow stores for it."""
     return array.cast(pa.int32() if array.type.bit_width == _SHORT else pa.int64())

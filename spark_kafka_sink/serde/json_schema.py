@@ -247,7 +247,7 @@ class _Misfit(Exception):
 
 @contextmanager
 def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
-    """Context manager: if `if_any`, mark a `_Misfit` from the block: some rows may fit anyway."""
+    """Context manager: if `if_any`, a `_Misfit` from the block then says that some rows may fit."""
     try:
         yield
     except _Misfit as error:
@@ -350,9 +350,9 @@ class _Fitter:
     def _one_of(
         self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules that are in every branch that some rows may fit.
+        """Return the rules that all branches have. Ignore branches that no row can fit.
 
-        Return no rules if some rows may fit a branch although the type of the column does not. For
+        Return no rules if the type of the column does not fit a branch, but some rows may. For
         example, the branch expects another type of a nullable field, and the field is null in these
         rows.
         """

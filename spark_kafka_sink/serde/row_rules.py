@@ -340,7 +340,7 @@ CONTENT_RULES: Final = (
 
 
 def check_rows(columns: SinkColumns) -> None:
-    """Check the rules in order. If rows break one, raise DataException about the first of them."""
+    """Check the rules in order. If rows break one, raise DataException about the first such row."""
     for rule in (*TARGET_RULES, *CONTENT_RULES):
         broken = None if rule.message is None else rule.broken_by(columns)
         if rule.message is not None and broken is not None:

@@ -79,7 +79,7 @@ def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[Co
 
 
 def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> KafkaException:
-    """Return the exception for a failure. Its message names options or ACLs to avoid the failure.
+    """Return the exception for a failure. Its message names options or ACLs that can avoid it.
 
     acls: the attribute `acls` of the client whose request failed. written: how many rows were
     written, in words. The message contains this if the job took too long.

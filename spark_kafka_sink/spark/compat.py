@@ -129,7 +129,7 @@ def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
 
 
 def numbers_of_partitions(partitions: int) -> NDArray[np.int32]:
-    """Return one number for each Spark partition: a number that ``repartition`` puts there."""
+    """Return, for each Spark partition, a number that ``repartition`` puts into this partition."""
     import numpy as np  # noqa: PLC0415 - tasks do not need it
 
     numbers = np.full(partitions, -1, np.int32)

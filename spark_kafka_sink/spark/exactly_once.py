@@ -235,5 +235,5 @@ def is_off(given: Mapping[str, str]) -> bool:
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return producer options whose defaults differ with exactly once, with the new defaults."""
+    """Return the defaults that producer options have only with exactly once, by option name."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -55,7 +55,7 @@ def refuse_laid_out(schema: StructType) -> None:
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-    """Return all partitions of the topics in `counts`: the mark's partition counts, by topic."""
+    """Return all partitions of the topics in the mark. counts: their partition counts by topic."""
     return tuple(
         TopicPartition(topic, number)
         for topic, partitions in sorted(counts.items())
@@ -96,7 +96,8 @@ def _for_topics(laid_out: Mapping[str, int]) -> str:
 def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]) -> None:
     """Raise DataException if a topic's partition count differs from the count in the mark.
 
-    found: the current partition counts by topic. Each topic is in `laid_out`.
+    laid_out: the counts in the mark, by topic. found: the current counts, by topic. All its topics
+    are in `laid_out`.
     """
     for topic, partitions in found.items():
         expected = laid_out[topic]
@@ -110,7 +111,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Checks, once for each topic of a task, that its partition count is still that in the mark.
+    """Checks each topic of a task once: its partition count must still be the one in the mark.
 
     partition_counts: a function such as `TaskProducer.partition_counts`.
     """

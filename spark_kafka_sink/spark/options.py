@@ -217,7 +217,7 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Context manager: error messages have producer options as in Spark, such as ``kafka.acks``."""
+    """Context manager: error messages use Spark's names for producer options (``kafka.acks``)."""
     with name_options(_KAFKA.__add__):
         yield
 
@@ -351,7 +351,7 @@ def report_path(value: str) -> Path:
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
-    """Return how topics are created, from topic.*, or None if createTopics is not true."""
+    """Return how to create topics (options topic.*), or None if createTopics is not true."""
     about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
     if not _is_on(given, "createTopics"):
         if about_new:

@@ -22,7 +22,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with the types of `plain_schema`. Columns that have them are not copied."""
+    """Yield the batches with the types of `plain_schema`. Plain columns are not copied."""
     for batch in batches:
         plain = plain_schema(batch.schema)
         yield batch if plain == batch.schema else batch.cast(plain)

@@ -43,11 +43,12 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 
 
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
-    """Return a warning if an earlier write of a query's rows may not be recognized as such.
+    """Return a warning if rows may already be in Kafka from a write that the sink cannot recognize.
 
-    The earlier write may have had a different query id or a different owner. Return None if the
-    owner's record contains a micro-batch of this query. Otherwise, return a warning if the record
-    contains micro-batches of other queries, or if the batch id is not 0. Otherwise, return None.
+    The earlier write may have had a different query id or a different owner. If the owner's record
+    contains a micro-batch of this query, return None. If not, return a warning in two cases: the
+    record contains micro-batches of other queries, or the batch id is not 0. In any other case,
+    return None.
     """
     owner, record = plan.run.owner, plan.record
     if record is not None and record.last_batch(micro_batch.query_id) is not None:

@@ -114,7 +114,7 @@ class BadRowsReport:
 
     @classmethod
     def of(cls, parts: list[BadRowsReport]) -> BadRowsReport:
-        """Return the sum of the reports of tasks. There must be at least one."""
+        """Return the sum of the reports of tasks. There must be at least one report."""
         reasons: Counter[str] = Counter()
         for part in parts:
             reasons.update(part.reasons)
@@ -334,7 +334,7 @@ class CommitReport:
 
 @dataclass(kw_only=True)
 class SkippedMessage(WriterCommitMessage):
-    """The commit message of a task that wrote nothing, because its rows were written before.
+    """The commit message of a task that wrote nothing, because an earlier write wrote its rows.
 
     rows: the number of rows that the task counted, None if it did not read its rows. trace, plan,
     micro_batch: as in `SinkCommitMessage`.
@@ -368,8 +368,8 @@ class SinkCommitMessage(WriterCommitMessage):
     started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
     the written partitions, without bad rows. trace: the span of the job, None without
     openTelemetry. transaction: what the task wrote in its transaction, None for at-least-once
-    writes. plan, micro_batch: set only for a micro-batch that is written exactly once, because the
-    commit of a stream gets them only from these messages.
+    writes. plan, micro_batch: set only for a micro-batch that is written exactly once. Its commit
+    gets them only from these messages.
     """
 
     report: TaskReport

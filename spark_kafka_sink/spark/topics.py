@@ -120,7 +120,7 @@ GOOD_FOR_S: Final = 1.0
 def settings_with_limit(
     admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Return max.message.bytes and the configs `names` of a topic, by name.
+    """Return configs of a topic by name: max.message.bytes, and the configs in `names`.
 
     Return an empty dict if the brokers do not return the configs.
     """
@@ -141,7 +141,7 @@ RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retent
 
 
 def retention_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return the topic's retention.ms if it deletes records by their own timestamps, else None."""
+    """Return retention.ms, or None if the topic does not delete records by their CreateTime."""
     policy, timestamp_type, retention = (settings.get(name) or "" for name in RETENTION_SETTINGS)
     deletes = "delete" in [each.strip() for each in policy.split(",")]
     if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
@@ -150,7 +150,10 @@ def retention_of(settings: Mapping[str, str | None]) -> int | None:
 
 
 def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
-    """Read topic configs from the brokers. Return `retention_of` by topic; None if unknown."""
+    """Read the configs of topics from the brokers. Return the `retention_of` each topic.
+
+    It is None for a topic whose configs cannot be read.
+    """
     try:
         with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
             found = admin.configs_of_topics(topics, RETENTION_SETTINGS)

@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Return a method that shortens the tracebacks of its exceptions.
+    """Wrap a method, to shorten the tracebacks of the exceptions that it raises.
 
-    It does not shorten them if the attribute `full_traceback` of its object is true.
+    They are not shortened if the attribute `full_traceback` of the method's object is true.
     """
 
     @functools.wraps(method)
@@ -56,10 +56,10 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
 def shorten(error: BaseException) -> None:
     """Remove the frames of the sink from the traceback of an exception. Raise nothing.
 
-    If a KafkaException has no frames of user code, it keeps only one of its causes: the first one
-    that has such frames. The other causes are not needed, because messages of the sink name their
-    causes. If an exception of any other class has no frames of user code, it is a bug, and keeps
-    all its frames.
+    If a KafkaException has no frames of user code, it keeps at most one of its causes: the first
+    one that has frames of user code. The other causes are not needed, because messages of the sink
+    name their causes. If an exception of any other class has no frames of user code, it shows a bug
+    of the sink, and keeps all its frames.
     """
     with suppress(Exception):  # the class may be a user's
         _shorten(error)

@@ -207,7 +207,7 @@ class TaskSpan:
         )
 
     def add_skipped(self, rows: int | None) -> None:
-        """Add the counts of a task whose rows were written before.
+        """Add the counts of a task whose rows an earlier write has already written.
 
         rows: the number of rows that the task has read, None if it has not counted them.
         """
@@ -355,8 +355,8 @@ def _exporter(name: str) -> str:
     """Return the name of the entry point of an exporter.
 
     name: a name from OTEL_TRACES_EXPORTER. The name ``otlp`` means the exporter over gRPC or over
-    HTTP. OTEL_EXPORTER_OTLP_TRACES_PROTOCOL chooses between them, or else
-    OTEL_EXPORTER_OTLP_PROTOCOL.
+    HTTP. OTEL_EXPORTER_OTLP_TRACES_PROTOCOL chooses between them. If it is not set,
+    OTEL_EXPORTER_OTLP_PROTOCOL does.
     """
     if name != "otlp":
         return name

@@ -145,7 +145,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the report of the failed job. Expire its delegation token, even if that fails."""
+        """Publish the report of the failed job. Expire its delegation token in any case."""
         try:
             self._publish_failure(messages, self._batch_id)
         finally:
@@ -313,7 +313,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
 
 class MicroBatchWriter(KafkaArrowWriter):
-    """Writes a micro-batch as a batch job. Its report is appended as a line, as in a stream."""
+    """Writes a micro-batch as a batch job. Its report is appended to `reportPath`."""
 
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)

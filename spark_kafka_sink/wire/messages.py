@@ -75,7 +75,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """The first request of a connection, for the versions that a broker supports (KIP-511)."""
+    """The first request of a connection. It asks which versions a broker supports (KIP-511)."""
 
     client_software_name: Annotated[str, Since(3)] = ""
     client_software_version: Annotated[str, Since(3)] = ""
@@ -307,7 +307,7 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    With version 0, tokens follow without request headers; with 1, in SaslAuthenticate requests.
+    With version 0, tokens follow without headers. With 1, SaslAuthenticate requests contain them.
     """
 
     mechanism: str

@@ -1,10 +1,11 @@
 """The messages about transactions (KIP-98, KIP-447, KIP-664, KIP-890).
 
 The classes are declared in the same way as in `messages`. AddPartitionsToTxn is declared up to
-version 3, because only brokers use later versions. For a broker, EndTxn 5 and TxnOffsetCommit 5
-imply transaction.version 2. Callers therefore limit the version if the cluster has not finalized
-that feature level. From version 4 on, a FindCoordinator request can contain several keys. The
-version is chosen after the request is made, so the client sets both the old and the new field.
+version 3, because only brokers use later versions. If a client sends EndTxn 5 or TxnOffsetCommit 5,
+the broker assumes transaction.version 2. Callers therefore use lower versions if the cluster has
+not finalized that feature level. From version 4 on, a FindCoordinator request can contain several
+keys. The version is chosen after the request is constructed, so the client sets both `key` and
+`coordinator_keys`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """The coordinator. From version 4 on, `coordinators` contains it; before, the other fields.
+    """The coordinator. From version 4 on, it is in `coordinators`, before that in the other fields.
 
     In the protocol, host is never null. But librdkafka's mock cluster returns null with an error.
     """

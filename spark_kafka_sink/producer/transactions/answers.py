@@ -68,10 +68,10 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 class Answer:
     """The most severe error code of a response: its action, and the partitions that have the code.
 
-    partitions: empty if the code is not about partitions. is_unnamed: whether these partitions were
-    in the request, but are missing in the response. is_partly_done: whether this is so, and the
-    response reports success for other partitions. problem: if the response has no error code but is
-    invalid, the reason; otherwise an empty string.
+    partitions: empty if the code is not about partitions. is_unnamed: whether the response does not
+    contain these partitions, although the request did. is_partly_done: whether is_unnamed is true,
+    and the response reports success for other partitions. problem: if the response has no error
+    code but is invalid, the reason; otherwise an empty string.
     """
 
     call: Call

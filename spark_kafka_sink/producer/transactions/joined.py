@@ -87,8 +87,8 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    The offsets and the sequence are -1 before the first batch. went_back: None if each batch got
-    higher offsets than the batches before it. Otherwise a pair about the last batch that did not:
+    The offsets and the sequence are -1 before the first batch. went_back: None if every batch got
+    higher offsets than all batches before it. Otherwise, for the last batch that did not, a pair:
     its base offset, and the highest offset of the batches before it.
     """
 
@@ -142,9 +142,9 @@ class JoinedTransaction:
 
     The sender of a producer uses it in place of a `TransactionManager`. Times are seconds of the
     producer's clock. transaction_version: the cluster's finalized transaction.version when the
-    transaction began. adds_partitions: whether this producer adds the partitions that it writes to
-    with a request. This is ignored for transaction.version 2. queue: the requests that wait to be
-    sent, and their coordinator. error: why the producer cannot continue, None if it can.
+    transaction began. adds_partitions: whether this producer sends requests that add its partitions
+    to the transaction. This is ignored for transaction.version 2. queue: the requests that wait to
+    be sent, and their coordinator. error: why the producer cannot continue, None if it can.
     """
 
     # These are properties of TransactionManager. They are always False here, because this producer
@@ -206,7 +206,7 @@ class JoinedTransaction:
     # -- requests ---------------------------------------------------------------------------------
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition's batches may be sent: it is added, or need not be added."""
+        """Return whether a partition's batches may be sent without adding the partition first."""
         return not self._adds_partitions or topic_partition in self._partitions
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
@@ -233,7 +233,7 @@ class JoinedTransaction:
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a broker rejected a batch while it verified another producer's batch.
+        """Return whether a batch failed because a broker was verifying another producer's batch.
 
         code: the error code. attempts: the number of failed attempts of the batch.
         """

@@ -238,12 +238,11 @@ class TransactionManager:
         return self._calls.start_or_resume("abort_transaction", start)
 
     def end_at_close(self, *, is_awaited: bool) -> TransactionalResult:
-        """Abort the transaction because the producer is closed, or resume its commit or abort.
+        """End the transaction at `close`: abort it, or resume a commit or abort in progress.
 
-        A commit is resumed if EndTxn was sent. An abort may be too late, because a broker may have
-        committed already, and only the response to a further EndTxn shows the outcome. A commit is
-        also resumed if another thread waits for it (is_awaited). Otherwise, the commit fails, and
-        the transaction is aborted.
+        A commit is resumed if EndTxn was sent: a broker may have committed already, and only the
+        response to a further EndTxn shows the outcome. A commit is also resumed if another thread
+        waits for it (is_awaited). Otherwise, the commit fails, and the transaction is aborted.
         """
         if self._state is _S.COMMITTING:
             if is_awaited or self.outcome is Outcome.UNKNOWN:
@@ -353,7 +352,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Repeat a request that got no response, unless it is unsupported or cannot be encoded."""
+        """Repeat a request that got no response; fail it if it is unsupported or not encodable."""
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -456,7 +455,7 @@ class TransactionManager:
         return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - as in JoinedTransaction
-        """Return whether a broker rejected a batch while it verified another producer's batch."""
+        """Return whether a batch failed because a broker was verifying another producer's batch."""
         return False
 
     def reported(self, error: KafkaException) -> KafkaException:
@@ -474,7 +473,7 @@ class TransactionManager:
                 self._fatal(error)
 
     def record_refused(self, error: KafkaException) -> None:
-        """Set the state ABORTABLE_ERROR, because a record was rejected before it was appended."""
+        """Change the state to ABORTABLE_ERROR: a record was rejected before it was appended."""
         is_open = self._state is _S.IN_TRANSACTION or (
             self._state is _S.COMMITTING and self._collects
         )
@@ -541,7 +540,7 @@ class TransactionManager:
 
 
 def aborted_at_close() -> KafkaException:
-    """Return the error of a commit that `close` replaces with an abort."""
+    """Return the error of a commit that fails because `close` aborts the transaction."""
     message = (
         "commit_transaction was not carried out: the producer was closed before EndTxn was sent, "
         "so the transaction is aborted; send the records of the transaction again"

@@ -1,9 +1,9 @@
 """TransactionPartitions: the partitions that are in the open transaction.
 
 With transaction.version 1, a partition must be added with a request before anything is sent to it.
-Its state is first requested, then being added, then added. With version 2, brokers add a partition
-when a batch is written to it, so its state is added at once. `TransactionManager` determines when
-requests are sent.
+Such a partition is first "requested", then "being added", then "added". With version 2, brokers add
+a partition when a batch is written to it, so it counts as "added" from the start.
+`TransactionManager` determines when requests are sent.
 """
 
 from __future__ import annotations

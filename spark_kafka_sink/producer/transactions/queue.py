@@ -35,7 +35,7 @@ _BUMPS_EPOCHS: Final = 3
 class Coordinators:
     """The node of each coordinator, and what the brokers support.
 
-    A key is the type of a coordinator and the transactional.id or the group that it coordinates.
+    A key is a pair: the type of the coordinator, and the transactional.id or the group id.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class Coordinators:
     def bumps_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can bump an epoch on request.
 
-        Until a new coordinator is connected, the API versions of the previous coordinator count. If
-        the new one does not support them, it returns an error, which is handled like any other.
+        Until a new coordinator is connected, the result is about the previous coordinator. If only
+        that one can bump an epoch, the new one returns an error, which is handled like any other.
         """
         return self._bumps.get(key, False)
 
@@ -190,8 +190,8 @@ class TransactionQueue:
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
         """Return whether this queue sent the request with the given context.
 
-        context: the object that was passed with the request. If the request comes from this queue,
-        it is a TransactionalRequest.
+        context: the object that was passed with the request. It is a TransactionalRequest if the
+        request comes from this queue.
         """
         return isinstance(context, TransactionalRequest)
 

@@ -84,7 +84,7 @@ class TransactionalResult:
 
 
 class TransactionalCalls:
-    """The calls that users wait for, one at a time. last: the latest call."""
+    """The calls that users wait for. Only one is in progress at a time. last: the latest call."""
 
     def __init__(self) -> None:
         self.last: TransactionalResult | None = None

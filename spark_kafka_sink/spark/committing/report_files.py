@@ -145,7 +145,7 @@ def add_error_to_remembered(write_id: str, error: str) -> None:
 
 
 def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
-    """Set the error in the last report of a write, unless that report is complete.
+    """Set the error in the last report of a write, unless that report says the write is complete.
 
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
     truncated, and BlockingIOError if another process keeps the file locked.
@@ -187,7 +187,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
     """Return the reports of one micro-batch of a query, except those from before `since`.
 
-    since: a time in UTC, in the format of the report field `committed_at`. The two are compared.
+    since: a time in UTC. It is compared as a string with the report field `committed_at`.
     """
     return [
         report

@@ -107,10 +107,10 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     the partition count of a topic changes after this call. If the topic of a stream may get more
     partitions, call this inside foreachBatch.
 
-    The Kafka partition of a row comes from the first of these that applies: its column partition,
-    your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
-    timestamp. The write is correct only if a row gets the same partition when Spark recomputes it.
-    A DataFrame that this function has returned is refused.
+    The Kafka partition of a row comes from the first of these that applies: its column
+    ``partition``, your own kafka.partitioner.class, a hash of the key as in the Java client, or a
+    hash of key, value and timestamp. The write is correct only if a row gets the same partition
+    when Spark recomputes it. A DataFrame that this function has returned is refused.
 
     The topics of a topic column are found with a query over all rows, so a stream with a topic
     column is refused. Call everything that shuffles before this function, and
@@ -185,12 +185,15 @@ def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
 
 
 def _has_every_partition(schema: StructType) -> bool:
-    """Return whether the column partition is never null, so that it sets every row's partition."""
+    """Return whether the column ``partition`` is never null, and so sets each row's partition."""
     return any(each.name == "partition" and not each.nullable for each in schema.fields)
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return all but the exactly-once options: mode `single` refuses rows without a layout."""
+    """Return all options except those for exactly once.
+
+    With mode `single`, the checks here would refuse the rows, because they have no layout yet.
+    """
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 
@@ -230,8 +233,8 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Frame, Column]:
     """Return the frame, perhaps with temporary columns, and the Kafka partition of each row.
 
-    If the topic of a row was not found, its Kafka partition is null unless its column partition
-    sets one.
+    If the topic of a row was not found, the Kafka partition of the row is the value of its column
+    ``partition``, or null without such a value.
     """
     choices = []
     if frame.has("partition"):

@@ -66,7 +66,7 @@ class ListenerBus(StreamingQueryListenerBus):
             self._listener_bus.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Remove a listener. The last one first gets all events that the server has sent.
+        """Remove a listener. If it is the last one, it first gets all events that were sent.
 
         Warn and do not remove the listener if the server cannot be reached. Raise
         IllegalStateException if called in the thread that calls the listeners, because this method

@@ -74,7 +74,7 @@ def only_save(
     *,
     call: str = "write_batch",
 ) -> Iterator[bool]:
-    """In one run of a query, refuse a second save of a micro-batch with equal txnAppId and topic.
+    """In a run of a query, refuse a second save of a micro-batch with the same txnAppId and topic.
 
     A later run may save the micro-batch again. In a classic session, it has a different run id.
     With Spark Connect, it is a new process, which does not know the earlier saves. A failed save

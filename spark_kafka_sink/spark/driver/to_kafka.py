@@ -65,11 +65,12 @@ def to_kafka(
 
     With key_format="avro", the key keeps its type, and the sink writes it as Avro, as with the
     option `keyFormat`. With key_format="json_sr", the key must be a struct, and is converted in the
-    same way as value="json_sr". Other keys and values of type struct, array or map are converted to
-    JSON, and all types other than string and binary are cast to string. headers, timestamp, topic
-    and partition must have the types that the sink requires. Raise DataException for an unknown
-    column, for an argument that is neither a name nor a Column, and for an unknown key_format. With
-    the key_format "json_sr", also raise it for a key that is not a struct.
+    same way as value="json_sr". Other keys and values of type struct, array, map or variant are
+    converted to JSON. String and binary stay as they are. All other types are cast to string.
+    headers, timestamp, topic and partition must have the types that the sink requires. Raise
+    DataException for an unknown column, for an argument that is neither a name nor a Column, and
+    for an unknown key_format. With the key_format "json_sr", also raise it for a key that is not a
+    struct.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """

@@ -104,7 +104,7 @@ def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
 
 
 def _newest_by_write(every: Iterable[KeptSchema]) -> dict[str, KeptSchema]:
-    """Return the newest schema of each write, by write id. Sort by the times of the queries."""
+    """Return the newest schema of each write, by write id, in the order of the queries."""
     found: dict[str, KeptSchema] = {}
     for each in sorted(every, key=_asked_at):
         found.pop(each.write_id, None)

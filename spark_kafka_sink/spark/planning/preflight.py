@@ -2,9 +2,9 @@
 
 If a check fails, the driver raises one error. Without the checks, every task would fail four times.
 Stream writers are planned for every micro-batch. So the results for each set of options are cached
-in the process for metadata.max.age.ms. They are lost if Spark ends the process, because it was idle
-for a minute. A batch job does not use cached results. The commit checks nothing, because the rows
-are already in Kafka.
+in the process for metadata.max.age.ms. Spark ends a process that was idle for a minute, and then
+the results are lost. A batch job does not use cached results. The commit checks nothing, because
+the rows are already in Kafka.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def warn_of_differences(
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Return a topic config in a form to compare: entries in lower case, numbers parsed."""
+    """Return the entries of a topic config, to compare them: in lower case, with parsed numbers."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -270,9 +270,10 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
     """Return the topics for which atomic_layout partitioned the rows; empty if it was not called.
 
-    The result does not contain missing topics, because perhaps no row goes to them. A task with
-    rows for a missing topic creates the topic or waits for it. In mode `single`, missing topics are
-    created or awaited here, because the driver's transaction contains the partitions of all topics.
+    In mode `single`, create missing topics or wait for them, because the driver's transaction
+    contains the partitions of all topics. Otherwise, the result does not contain missing topics,
+    because perhaps no row goes to them. A task with rows for a missing topic creates it or waits
+    for it.
     """
     names = list(options.laid_out)
     selected = options.exactly_once
@@ -287,7 +288,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if exactly once lacks the permission READ on a topic."""
+    """Raise TopicAuthorizationException if READ on a topic is denied. Exactly once needs it."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (

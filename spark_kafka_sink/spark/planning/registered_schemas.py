@@ -71,7 +71,7 @@ class SchemaFormat(Protocol):
     def given_name(self) -> str | None:
         """Return the full name of the Avro record if the options set it, else None.
 
-        In JSON Schema, the title of the schema is this name.
+        For JSON Schema, return the title of the schema instead.
         """
 
     def how_to_name(self) -> str:

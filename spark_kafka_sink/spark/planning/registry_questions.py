@@ -101,8 +101,8 @@ def inherited_login(
 ) -> tuple[tuple[str, object], ...]:
     """Return the brokers' options ``sasl.*`` if the registry's credentials may come from them.
 
-    They may if the option for the source of the credentials contains INHERIT or a reference
-    (``${…}``).
+    This is possible if an option for the source of the credentials contains INHERIT or a reference
+    (``${…}``). Otherwise, return an empty tuple.
     """
     sources = [each.value for name, each in settings.connection if name.endswith(".source")]
     if not any("INHERIT" in each.upper() or "${" in each for each in sources):

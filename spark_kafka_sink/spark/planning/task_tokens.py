@@ -136,8 +136,9 @@ def checked_with_shared_token(
 ) -> SinkOptions:
     """Call `check` with options that use the application's shared token, and return its result.
 
-    If the brokers refuse a token that is not new, someone else has expired it. Then create a new
-    token and call `check` again. Raise the exceptions of the brokers.
+    Brokers may not know a very new token yet. If they refuse an older token, someone else has
+    expired it. In that case, create a new token and call `check` again. Raise the exceptions of the
+    brokers.
     """
     given = _with_shared_token(options)
     try:

@@ -2,9 +2,9 @@
 
 In the topic, a dead letter has the key, value and headers of the row. Additional headers
 (`ERROR_HEADERS`) describe the fault. The timestamp of a dead letter is the time when it is written.
-With the timestamp of an old row, brokers would delete it at their next check. If brokers refuse the
-dead letter, it is sent again without value. If they refuse it again, it is sent without value, key
-and headers. The Parquet file contains all columns of the row.
+If it had the timestamp of an old row, brokers would delete it at their next retention check. If
+brokers refuse the dead letter, it is sent again without value. If they refuse it again, it is sent
+without value, key and headers. The Parquet file contains all columns of the row.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Return the topic name of each row, as bytes. Truncate the names in a topic column.
+    """Return each row's topic name as bytes. Names in a topic column are cut to `_TOPIC_BYTES`.
 
     topic: the topic of all rows, None for a topic column.
     """
@@ -282,7 +282,7 @@ class DeadLetterFile:
 
     @contextmanager
     def _naming_the_folder(self) -> Iterator[None]:
-        """Replace an OSError with a ConfigException that names deadLetterPath."""
+        """Context manager: replace an OSError with a ConfigException about `deadLetterPath`."""
         try:
             yield
         except OSError as error:

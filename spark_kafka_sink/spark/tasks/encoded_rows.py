@@ -62,8 +62,8 @@ def _with_headers(
 ) -> pa.RecordBatch:
     """Return the batch with the headers that its encodings add to rows.
 
-    An encoding may add one header, to the rows whose column is not null. With is_encoded=False, add
-    no headers, but return columns of the same types as with True.
+    An encoding may add one header to each row in which its column is not null. With
+    is_encoded=False, add no headers. The returned columns still have the same types as with True.
     """
     added = []
     for encoding in encodings:

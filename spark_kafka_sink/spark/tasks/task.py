@@ -260,7 +260,7 @@ def skip_task(
     plan: Plan | None = None,
     micro_batch: MicroBatch | None = None,
 ) -> SkippedMessage:
-    """Only count the rows of all batches, because they were written before.
+    """Only count the rows of all batches, which an earlier write has already written.
 
     Return the commit message. batches: None if the rows need not be counted. plan, micro_batch: as
     in `SkippedMessage`.
@@ -431,9 +431,9 @@ def _first_partition(context: TaskContext | None) -> int:
     """Return the number of the partition that gets a task's first rows without a key.
 
     The tasks of a stage start at consecutive partitions, so that tasks with few rows together fill
-    all partitions. The first task of each stage starts at a different partition, because each
-    micro-batch of a stream is a new stage. Outside of Spark's own workers, tasks have no numbers,
-    so each starts at a random partition.
+    all partitions. The partition of the first task depends on the stage id. So the micro-batches of
+    a stream, which are separate stages, start at different partitions. Outside of Spark's own
+    workers, tasks have no numbers, so each starts at a random partition.
     """
     if context is None:
         return Random().randrange(_STARTS)  # noqa: S311 - no secrets

@@ -224,7 +224,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Context manager: exceptions name a row by its number in the task, not in the batch."""
+        """Context manager: exceptions show a row's number in the task, not in the batch."""
         try:
             yield
         except KafkaException as error:

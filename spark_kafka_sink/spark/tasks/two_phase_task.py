@@ -92,7 +92,10 @@ class TwoPhaseTask:
         """Do nothing, because the partitions of good rows need no check in this mode."""
 
     def end(self) -> AttemptTransaction | None:
-        """Wait until all rows are acknowledged. Return what was written, or None for no rows."""
+        """Wait until all rows are acknowledged, and return what was written.
+
+        Return None if the attempt has no rows.
+        """
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()

@@ -71,8 +71,8 @@ def cause_of(said: str) -> str:
     """Return the essential part of the text of Spark's exception.
 
     Return the sentence of the sink, if the text contains one. Otherwise, return the last line of
-    the Python traceback, or of the last one if exceptions are chained. Without any Python
-    traceback, return the lines before the stack frames.
+    the Python traceback. If exceptions are chained, this is the line of the last exception. If
+    there is no Python traceback, return the lines before the stack frames.
     """
     if (sentence := sentence_of_sink(said)) is not None:
         return sentence[:_LONGEST]

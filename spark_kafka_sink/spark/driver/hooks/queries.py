@@ -95,7 +95,9 @@ def _no_session() -> None:
 def _explaining(
     method: Any, run_of: Callable[[Any, Exception], str], session: Callable[[], Any]
 ) -> Any:
-    """Wrap a method of Spark that raises a failed query's exception: explain and report it.
+    """Wrap a method of Spark that raises the exception of a failed query.
+
+    The wrapper explains the exception, and adds it to the report of the query.
 
     run_of: returns the run id of the failed query. Its arguments are the object whose method was
     called, and the exception.

@@ -472,7 +472,7 @@ def _of_micro_batch(
 
 
 def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether a ``save()`` was not called by `write_batch`; False with Spark Connect."""
+    """Return whether the program, not `write_batch`, calls ``save()``; False with Spark Connect."""
     is_batch = kind.method == "save" and session is not None and write.is_known
     return is_batch and not micro_batch.has_batch_id(write.options)
 

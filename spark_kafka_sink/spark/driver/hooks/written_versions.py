@@ -20,8 +20,8 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 def is_written(options: Mapping[str, str]) -> bool:
     """Return whether the version is already written; if so, publish the report of a skipped job.
 
-    If the option `topic` is not set, return False: the job then runs, and counts its rows without
-    writing them.
+    If the option `topic` is not set, return False without reading the commit log. The job then
+    runs. If the version is already written, the job only counts its rows.
     """
     checked = sink_options(options)
     selected = checked.exactly_once
