@@ -847,9 +847,10 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 
 
 def reference_hint(value: str) -> str:
-    """Return a hint that references (``${…}``) cannot be used here, or "" if `value` has none.
+    """Return a hint for an error message: references (``${…}``) cannot be used here.
 
-    The caller appends it to an error message. Kafka calls a reference a config provider variable.
+    Return "" if `value` contains no reference. In Kafka's documentation, references are called
+    config provider variables.
     """
     found = next(written_references(value), None)
     if found is None:

@@ -335,7 +335,7 @@ def _seconds(what: str, seconds: object) -> float:
 
 
 def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return an exception whose message shows `thing`, or only the type of a complex object."""
+    """Return an exception whose message shows `thing`, or only its type if it is complex."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")

@@ -35,7 +35,9 @@ def keystore(content: bytes, password: str | None, origin: str, option: str) -> 
 
     store = _store(content, password, origin, option)
     if store.key is None or store.cert is None:
-        raise ConfigException(f"{origin} has no private key with its certificate")
+        raise ConfigException(
+            f"{origin} must contain a private key and the certificate of that key"
+        )
     key = store.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -152,7 +152,7 @@ class ProcessLimits:
     def check_url(self, url: str, description: str) -> None:
         """Raise ConfigException if this process may not use a URL.
 
-        The process uses a URL to fetch tokens from it, or (AWS_MSK_IAM) to sign it as a token.
+        The process fetches tokens from the URL. With AWS_MSK_IAM, the signed URL is the token.
 
         description: the URL in error messages.
         """

@@ -195,7 +195,7 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
         return AckCheck.READ_BACK
     sentence = (
         f"the broker reports a batch for {ack.partition} as a duplicate, though it was sent once: "
-        f"either another attempt writes there ({_ADVICE}), or the topic has "
-        "message.timestamp.type=LogAppendTime, which needs exactlyOnce=two-phase"
+        f"either another attempt writes to this partition ({_ADVICE}), or the topic has "
+        "message.timestamp.type=LogAppendTime; for such a topic, set exactlyOnce=two-phase"
     )
     return Failure(FailureKind.CONFLICT, sentence)

@@ -64,8 +64,8 @@ class VersionSet:
     def lowest(self) -> int | None:
         """The lowest version that may be written, or None if every version may be written.
 
-        If the set has 10,000 intervals, it cannot keep a new interval below them. A version there
-        must not be written, because the set would forget it.
+        A set with 10,000 intervals cannot store another interval below its lowest one. So a version
+        below that interval must not be written: the set would not remember it.
         """
         if len(self.intervals) < MAX_INTERVALS:
             return self.floor

@@ -8,13 +8,13 @@ transaction open. This module contains the commit of the driver:
       tasks' transactions again, and commit the driver's transaction. Now the run is "decided".
   C4  Commit the tasks' transactions.
   C5  Find out whether each of them was committed or aborted.
-  C6  Write the record in state DONE. If this succeeds, no newer driver has fenced this one. Then
-      abort the transactions that other attempts of the tasks left open.
+  C6  Write the record in state DONE. If this succeeds, no newer driver has fenced this one. Only
+      in this case, abort the transactions that other attempts of the tasks left open.
 
 Before the run is decided, no row is visible. After that, the transactions can only be committed: by
 this process, the owner's next plan, or `recover`. An owner is a txnAppId and its target topic.
 
-A driver that cannot commit aborts instead (`two_phase_abort`).
+If a driver cannot commit, it aborts the transactions (`two_phase_abort`).
 """
 
 from __future__ import annotations

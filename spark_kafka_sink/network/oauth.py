@@ -664,7 +664,7 @@ def _named_in_jaas() -> AbstractContextManager[None]:
 
 
 def _certificate_hint() -> str:
-    """Return the advice in the error message if the certificate of the endpoint is rejected."""
+    """Return the advice for an error message about a rejected certificate of the endpoint."""
     return (
         "set ssl.truststore.location or ssl.truststore.certificates inside "
         f"{Option('sasl.jaas.config')} to the certificate of its CA, unless the system trusts that "

@@ -142,12 +142,13 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
-    """Trust the certificates in OpenSSL's file and folders, or else those in another usual file.
+    """Trust the certificates in OpenSSL's file and folders.
+
+    If there are none, trust those in a file where another system usually keeps them.
 
     Raise ConfigException if no certificate is found, or if the file that SSL_CERT_FILE names
-    contains none. OpenSSL would ignore such a file. Then either every broker would be rejected, or
-    the client would trust the system's certificates, which the variable should replace. To use only
-    SSL_CERT_FILE, set SSL_CERT_DIR to an empty folder.
+    contains none. OpenSSL would ignore such a file: the client would reject every broker, or trust
+    the system's certificates. To use only SSL_CERT_FILE, set SSL_CERT_DIR to an empty folder.
     """
     file, folders, is_named = _openssl_places()
     why = _why_not_loaded(context, file)

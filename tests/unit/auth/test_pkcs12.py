@@ -111,7 +111,9 @@ def test_a_damaged_store_is_told(content: bytes) -> None:
 
 def test_a_keystore_without_a_key_is_told(client: Certificate) -> None:
     content = without_key(client)
-    with pytest.raises(ConfigException, match="no private key with its certificate"):
+    with pytest.raises(
+        ConfigException, match="must contain a private key and the certificate of that key"
+    ):
         keystore(content, PASSWORD, ORIGIN, OPTION)
 
 

@@ -259,7 +259,7 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
         (written(went_back=(41, 42)), "offset 41, though the next offset was at least 43"),
         (
             written(duplicates=[replace(DUPLICATE, attempts=0)]),
-            "was sent once: either another attempt writes there.*or the topic has .*=LogAppendTime",
+            "was sent once: either another attempt writes.*or the topic has .*=LogAppendTime",
         ),
         (written(duplicates=[DUPLICATE]), "the log has a different batch at offset 40"),
     ],
