@@ -359,7 +359,7 @@ def test_a_stream_is_laid_out(
         start().awaitTermination()
     assert len(places(kafka, topic)) == 300
     del options["topic"]
-    with pytest.raises(ConfigException, match="inside foreachBatch"):
+    with pytest.raises(ConfigException, match="call atomic_layout in foreachBatch"):
         atomic_layout(stream.withColumn("topic", F.lit(topic)), options)
 
 
