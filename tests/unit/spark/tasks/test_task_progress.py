@@ -165,9 +165,9 @@ def test_a_task_that_waits_for_memory_says_so_meanwhile() -> None:
     assert lines.empty(), "the task is over"
 
 
-def test_the_progress_has_what_the_task_and_its_producer_wait_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], DeliveryProgress]]:
+    """What returns the progress of each task; no line is printed."""
     found: list[Callable[[], DeliveryProgress]] = []
 
     def printed(_: str, progress: Callable[[], DeliveryProgress]) -> AbstractContextManager[None]:
@@ -175,6 +175,12 @@ def test_the_progress_has_what_the_task_and_its_producer_wait_for(
         return nullcontext()
 
     monkeypatch.setattr(task_progress, "printed_progress", printed)
+    return found
+
+
+def test_the_progress_has_what_the_task_and_its_producer_wait_for(
+    found: list[Callable[[], DeliveryProgress]],
+) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "progress": "true"}
     waits = [TaskWaits(), TaskWaits()]
     with idle_task_producer(1) as producer:
@@ -188,14 +194,8 @@ def test_the_progress_has_what_the_task_and_its_producer_wait_for(
 
 
 def test_a_task_whose_rows_were_written_before_says_how_many_there_are(
-    monkeypatch: pytest.MonkeyPatch,
+    found: list[Callable[[], DeliveryProgress]],
 ) -> None:
-    found: list[Callable[[], DeliveryProgress]] = []
-
-    def printed(_: str, progress: Callable[[], DeliveryProgress]) -> AbstractContextManager[None]:
-        found.append(progress)
-        return nullcontext()
-
     lines: list[str] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -203,7 +203,6 @@ def test_a_task_whose_rows_were_written_before_says_how_many_there_are(
             yield pa.record_batch({"value": ["x"] * size})
             lines.append(ProgressLines("task 0", 0.0).line(found[0](), 1.0))
 
-    monkeypatch.setattr(task_progress, "printed_progress", printed)
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "progress": "true"}
     assert task.skip_task(sink_options(given), batches()).rows == 3
     said = "pykafka: task 0: 0 rows, 0.0 MB acknowledged, 0.0 MB/s; waiting for the rows that were "
