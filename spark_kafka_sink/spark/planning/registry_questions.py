@@ -117,11 +117,15 @@ def answers(
     """Return how tasks encode each column. Check all columns before any schema is registered.
 
     may_remember: whether to reuse schemas that were chosen for earlier writes. A schema that was
-    already chosen for the same write is always reused. Raise the exceptions of `choose_schema`.
+    already chosen for the same write is always reused. Raise ConfigException, DataException and
+    RestClientException as `choose_schema`, and DataException if a schema has rules.
     """
     connection = _Connection(config)
-    found = [connection.chosen(each, may_remember=may_remember) for each in questions]
-    return [connection.encoding(*each) for each in zip(questions, found, strict=True)]
+    try:
+        found = [connection.chosen(each, may_remember=may_remember) for each in questions]
+        return [connection.encoding(*each) for each in zip(questions, found, strict=True)]
+    except RulesException as error:
+        raise DataException(str(error)) from None
 
 
 class _Choice(NamedTuple):
@@ -168,8 +172,6 @@ class _Connection:
             client = self._client(settings)
             found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
             asked.encoding(found)
-        except RulesException as error:
-            raise DataException(str(error)) from None
         except (RestClientException, ConfigException, DataException) as error:
             if kept is None:
                 raise
@@ -186,8 +188,6 @@ class _Connection:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
             try:
                 chosen = registered(client, asked.settings, chosen, kind)
-            except RulesException as error:
-                raise DataException(str(error)) from None
             except RestClientException as error:
                 if choice.kept is None:
                     raise

@@ -1538,8 +1538,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/registered_schemas.py:_check_rules",
                 "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
                 "spark/planning/registry_questions.py:RegistryQuestion.encoding",
-                "spark/planning/registry_questions.py:_Connection.chosen",
-                "spark/planning/registry_questions.py:_Connection.encoding",
+                "spark/planning/registry_questions.py:answers",
             ),
             tests=(
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",

@@ -117,6 +117,15 @@ class Broker:
         (ready,) = self.answer(token(lifetime_ms=lifetime_ms))
         assert isinstance(ready, NodeReady)
 
+    def begin_renewal(self, lifetime_ms: int) -> None:
+        """Go through a first login, then up to the last token of a re-authentication."""
+        self.let_in(lifetime_ms=lifetime_ms)
+        self.now = 0.9 * lifetime_ms / 1000
+        self.send()
+        assert self.look() == [HANDSHAKE]
+        self.answer(handshake())
+        self.look()
+
     def send(self) -> ClientRequest:
         """Send a request of the client."""
         request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]))
@@ -375,12 +384,7 @@ def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> 
     ):
         Broker(by_token()).let_in(lifetime_ms=0)
     broker = Broker(by_token())
-    broker.let_in(lifetime_ms=10_000)
-    broker.now = 9.0
-    broker.send()
-    assert broker.look() == [HANDSHAKE]
-    broker.answer(handshake())
-    broker.look()
+    broker.begin_renewal(lifetime_ms=10_000)
     with pytest.raises(SaslAuthenticationException, match="the delegation token has expired"):
         broker.answer(token(lifetime_ms=0))
     assert len(broker.connection.closed().held) == 1
@@ -389,12 +393,7 @@ def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> 
 def test_a_login_is_given_the_lifetime_of_each_session() -> None:
     lifetimes: list[float] = []
     broker = Broker(replace(by_token(), is_token=False, accepted=lifetimes.append))
-    broker.let_in(lifetime_ms=10_000)
-    broker.now = 9.0
-    broker.send()
-    assert broker.look() == [HANDSHAKE]
-    broker.answer(handshake())
-    broker.look()
+    broker.begin_renewal(lifetime_ms=10_000)
     broker.answer(token(lifetime_ms=0))
     assert lifetimes == [10.0, 0.0]
 
