@@ -86,13 +86,12 @@ class TokenLife:
     def action(self, now_ms: int) -> TokenAction:
         """Return the action to take on the token before tasks begin to use it."""
         token = self.token
-        if now_ms >= token.expiry_timestamp_ms:
+        replaced_at_ms = late_in(token.issue_timestamp_ms, token.max_timestamp_ms)
+        if now_ms >= min(token.expiry_timestamp_ms, replaced_at_ms):
             return TokenAction.REPLACE
         if now_ms < late_in(self.renewed_ms, token.expiry_timestamp_ms):
             return TokenAction.KEEP
-        if now_ms < late_in(token.issue_timestamp_ms, token.max_timestamp_ms):
-            return TokenAction.RENEW
-        return TokenAction.REPLACE
+        return TokenAction.RENEW
 
 
 def late_in(begin_ms: int, end_ms: int) -> float:
