@@ -199,8 +199,8 @@ def _fenced_is_aborted(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 _TWO_RUNS: Final = Scenario(level=2)
-# None of these is cancelled while its tasks run, which makes fewer states.
-_UNCANCELLED: Final = replace(_TWO_RUNS, cancels=False)
+# Not cancelled while tasks run, and with one partition: a hundredth of the states.
+_UNCANCELLED: Final = replace(_TWO_RUNS, cancels=False, partitions=1)
 # A commit() that is ended from outside, at any time.
 _GIVES_UP: Final = Scenario(level=1, versions=(1,), slow=True, gives_up=True)
 MUTANTS: Final = [
