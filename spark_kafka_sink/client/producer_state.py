@@ -474,7 +474,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once. If rows of `send` fail from now on, count them as lost.
+        """Send lingering rows at once. From now on, count rows of `send` calls that fail as lost.
 
         Do nothing if the producer is transactional.
         """

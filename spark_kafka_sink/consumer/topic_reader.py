@@ -375,8 +375,8 @@ class TopicReader:
     def _set_nodes(self) -> None:
         """Pass the brokers in the metadata to the network client if it does not know them yet.
 
-        This also repairs the case that an interrupt came after a change of the metadata and before
-        `set_nodes` was called.
+        An interrupt may end an earlier call between the change of the metadata and `set_nodes`. The
+        next call of this method makes up for that.
         """
         nodes = self._metadata.nodes
         if nodes != self._known_nodes:

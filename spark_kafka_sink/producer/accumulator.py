@@ -519,7 +519,7 @@ def _sort_by_age(batches: dict[_Key, ProducerBatch]) -> None:
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:
-    """Return whether a batch has a sequence number before `sequence`, even after a wrap to 0."""
+    """Return whether a batch is before `sequence`, a number that may have wrapped to 0."""
     if not batch.has_sequence:
         return False
     return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30

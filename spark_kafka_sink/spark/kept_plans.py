@@ -1,7 +1,7 @@
-"""The exactly-once plans of streams, stored in the driver's folder for the abort.
+"""The exactly-once plans of streams, stored in the driver's folder.
 
-The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch before any
-task has sent a commit message. The processes that plan, commit and abort share the folder. A plan
+The abort of a micro-batch needs its plan. The commit messages of tasks contain the plan, too. But
+Spark may abort a micro-batch before any task has sent a commit message. The processes that plan, commit and abort share the folder. A plan
 is stored until the next plan of the same owner (a txnAppId and its target topic) replaces it.
 """
 

@@ -1,6 +1,6 @@
 """JobToken: the delegation token of one batch job. The driver expires it when the job ends.
 
-Brokers let only the owner and the renewers of a token expire it (Kafka's DelegationTokenManager).
+Only the owner and the renewers of a token may expire it (Kafka's DelegationTokenManager).
 The token of a job has no renewers, so only its owner can expire it: the process that commits needs
 the driver's credentials. The writer must not contain these credentials, because it is pickled into
 every task. So they are split into two parts. Each part alone contains only random bytes. The writer

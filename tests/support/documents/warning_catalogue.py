@@ -314,7 +314,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
     Entry(
         "A stream listener that is not added or removed",
         "The server of Spark Connect could not be reached.",
-        "Add or remove the listener again.",
+        "When the server can be reached, repeat the call that adds or removes the listener.",
         places=(
             "spark/driver/listener_bus.py:ListenerBus.append",
             "spark/driver/listener_bus.py:ListenerBus.remove",
