@@ -1,8 +1,9 @@
 """The exactly-once plans of streams, stored in the driver's folder.
 
 The abort of a micro-batch needs its plan. The commit messages of tasks contain the plan, too. But
-Spark may abort a micro-batch before any task has sent a commit message. The processes that plan, commit and abort share the folder. A plan
-is stored until the next plan of the same owner (a txnAppId and its target topic) replaces it.
+Spark may abort a micro-batch before any task has sent a commit message. The processes that plan,
+commit and abort share the folder. A plan is stored until the next plan of the same owner (a
+txnAppId and its target topic) replaces it.
 """
 
 from __future__ import annotations

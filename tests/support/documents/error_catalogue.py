@@ -903,7 +903,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "No cipher suite in the list works with the TLS versions in the list, or OpenSSL "
                 "does not support them."
             ),
-            "In these options, use only versions and suites that the message names, or leave the options unset.",
+            "Use only versions and suites that the message names, or leave the options unset.",
             places=(
                 "network/ssl_options.py:cipher_suites",
                 "network/ssl_options.py:_known",
