@@ -643,8 +643,9 @@ def _check_handlers(config: ProducerConfig) -> None:
                 f"{Option(name)} is {shown_value(given)}, a Java class: expected "
                 f"{' or '.join(known)} with {Option('sasl.mechanism', its_mechanism)}. For a token "
                 "endpoint, as with Strimzi's handler, set "
-                f"{Option('sasl.oauthbearer.token.endpoint.url')} and "
-                f"{Option('sasl.oauthbearer.client.credentials.client.id')} and .secret; for a "
+                f"{Option('sasl.oauthbearer.token.endpoint.url')}, "
+                f"{Option('sasl.oauthbearer.client.credentials.client.id')} and "
+                f"{Option('sasl.oauthbearer.client.credentials.client.secret')}; for a "
                 "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )

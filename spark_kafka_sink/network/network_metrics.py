@@ -1,9 +1,9 @@
 """NetworkMetrics: traffic on the connections, and the time that the I/O thread spends on it.
 
 It owns the sensors of the Java client's Selector (SelectorMetrics), with the same metric names. A
-sensor is updated once per connection, written request, read or select call. `fold` moves the new
-values into the time windows, at most once a second. All values that one call of `fold` moves are
-recorded with the same time (see `Metrics.fold`).
+sensor is updated once per new connection, per request sent, per read, or per select. `fold` moves
+the new values into the time windows, at most once a second. All values that one call of `fold`
+moves are recorded with the same time (see `Metrics.fold`).
 """
 
 from __future__ import annotations

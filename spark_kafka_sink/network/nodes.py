@@ -154,7 +154,7 @@ class NodeStates:
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:
-        """Return for how many seconds no needed node has answered, or None if no warning is due.
+        """Return the seconds since a needed node last answered, or None if no warning is due.
 
         The first call during a silence returns None, because some responses may have arrived but
         not been read yet. No warning is due while no node is needed. connect_to, is_any_needed: as

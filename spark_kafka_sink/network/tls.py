@@ -524,8 +524,8 @@ _ISSUE_AGAIN: Final = (
 _ADVICE: Final[Mapping[int, str]] = {
     9: "compare the clocks of this machine and of the broker",
     10: (
-        "this certificate, or one of a CA in its chain or in the truststore, has expired: "
-        "replace it"
+        "this certificate has expired, or the certificate of a CA in its chain or in the "
+        "truststore: replace the expired one"
     ),
     **dict.fromkeys((66, 67, 68), _ISSUE_AGAIN),  # a key or a signature that is too weak
 }

@@ -300,8 +300,8 @@ class Pieces:
     def gather(self) -> tuple[memoryview, Int64s]:
         """Copy the elements into one buffer, one after another.
 
-        Return the bytes and the offsets of the elements in them. The offsets are int64, one more
-        than the number of elements.
+        Return the bytes and the offsets of the elements in them. The offsets are int64.
+        There is one more offset than there are elements.
         """
         buffers = [None, pa.py_buffer(self._views), *self._buffers]
         views = pa.Array.from_buffers(pa.binary_view(), len(self._views), buffers)

@@ -286,20 +286,23 @@ def _decimal(column: ColumnType, schema: Primitive | Fixed, path: str) -> Leaf:
 
 
 _EXPECTED: Final = {
-    Kind.BOOLEAN: "the column fits boolean",
-    Kind.INT: "the column fits int and long",
-    Kind.LONG: "the column fits long and int",
-    Kind.FLOAT: "the column fits float and double",
-    Kind.DOUBLE: "the column fits double",
-    Kind.STRING: "the column fits string, enum, uuid and bytes",
-    Kind.BINARY: "the column fits bytes and fixed",
-    Kind.DATE: "the column fits int with or without logicalType date",
-    Kind.TIMESTAMP: "the column fits long, and logicalType timestamp-millis, -micros and -nanos",
+    Kind.BOOLEAN: "the column fits the Avro type boolean",
+    Kind.INT: "the column fits the Avro types int and long",
+    Kind.LONG: "the column fits the Avro types long and int",
+    Kind.FLOAT: "the column fits the Avro types float and double",
+    Kind.DOUBLE: "the column fits the Avro type double",
+    Kind.STRING: "the column fits the Avro types string, enum, uuid and bytes",
+    Kind.BINARY: "the column fits the Avro types bytes and fixed",
+    Kind.DATE: "the column fits the Avro type int, with or without logicalType date",
+    Kind.TIMESTAMP: (
+        "the column fits the Avro type long, and logicalType timestamp-millis, -micros and -nanos"
+    ),
     Kind.TIMESTAMP_NTZ: (
-        "the column fits long, and logicalType local-timestamp-millis, -micros and -nanos"
+        "the column fits the Avro type long, and logicalType local-timestamp-millis, -micros and "
+        "-nanos"
     ),
     Kind.TIME: "the column fits logicalType time-millis and time-micros",
-    Kind.DURATION: "the column fits long",
+    Kind.DURATION: "the column fits the Avro type long",
     Kind.STRUCT: "the column fits a record",
     Kind.ARRAY: "the column fits an array",
     Kind.MAP: "the column fits a map",

@@ -1,7 +1,7 @@
 """The topics that tasks write to: creation of missing topics, max.message.bytes and retention.
 
-The topics that a topic column names are known only from the rows, so tasks create them and read
-their retention. (In mode `single`, the driver creates the topics that atomic_layout has found.) The
+With a topic column, the topics are known only from the rows, so tasks create them and read their
+retention. (In mode `single`, the driver creates the topics that atomic_layout has found.) The
 driver creates the topic in the option `topic`. In a stream, it does so only once. If that topic is
 deleted later, a task creates it. If several tasks try to create a topic at once, one of them
 creates it, and the others find that it exists.

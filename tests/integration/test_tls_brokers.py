@@ -162,7 +162,7 @@ def test_one_broker_with_an_expired_certificate_costs_its_own_rows_alone(
         said = str(caught.value)
         assert f"localhost:{brokers[3].port}" in said
         assert "certificate has expired" in said
-        assert "this certificate, or one of a CA" in said
+        assert "this certificate has expired, or" in said
     # It was tried again and again, but with pauses.
     assert 2 <= brokers[3].handshakes <= 30
     assert PRODUCE.key not in brokers[3].asked

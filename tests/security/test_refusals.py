@@ -261,7 +261,7 @@ def test_a_mechanism_that_is_off(
         ("SSL", ("unable to get local issuer certificate", "ssl.truststore.location")),
         ("NOINTERMEDIATE", ("unable to get local issuer certificate", "intermediate")),
         ("OTHERNAME", ("'localhost'", "subject alternative names")),
-        ("EXPIRED", ("certificate has expired", "this certificate, or one of a CA")),
+        ("EXPIRED", ("certificate has expired", "this certificate has expired, or")),
         ("MUTUAL", ("requires a client certificate", "ssl.keystore.location")),
         ("MUTUAL expired", ("the client's certificate, which has expired", "ssl.keystore")),
     ],

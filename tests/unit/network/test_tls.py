@@ -230,8 +230,8 @@ UNTRUSTED: Final = (
         ("self-signed", "(self-signed certificate): set ssl.truststore", "UNKNOWN_CA"),
         (
             "expired",
-            "the broker's certificate is not accepted (certificate has expired): this certificate, "
-            "or one of a CA in its chain or in the truststore, has expired: replace it",
+            "the broker's certificate is not accepted (certificate has expired): this certificate "
+            "has expired, or the certificate of a CA in its chain or in the truststore: replace",
             "CERTIFICATE_EXPIRED",
         ),
         (
@@ -718,7 +718,7 @@ def test_an_expired_certificate_of_a_ca_is_not_said_to_be_the_broker_s(
     shown = authority.leaf("server", chain, dates=PAST if name.startswith("leaf") else None)
     trusted = shown.certificate if name.startswith("leaf") else authority.root.certificate
     error, _ = _refusal(server_context(tmp_path, shown), layer(TlsSettings(truststore=trusted)))
-    assert "or one of a CA in its chain or in the truststore, has expired" in str(error)
+    assert "or the certificate of a CA in its chain or in the truststore" in str(error)
 
 
 def test_equal_settings_share_a_context_and_renewed_ones_do_not(

@@ -307,7 +307,7 @@ LINKED = record("int", name="Node")
 LINKED["fields"].append({"name": "next", "type": ["null", "Node"], "default": None})
 
 MISFITS: dict[str, tuple[object, pa.DataType, str]] = {
-    "type": (record("int"), one(pa.string()), "column value.f0 is of type string, and the Avro schema expects int there; the column fits string, enum"),
+    "type": (record("int"), one(pa.string()), "column value.f0 is of type string, and the Avro schema expects int there; the column fits the Avro types string, enum"),
     "no record": ("string", one(pa.string()), "column value is of type struct, and the Avro schema expects string there; the column fits a record"),
     "no struct": (record("int"), pa.int32(), "column value is of type int32, and the Avro schema expects record R"),
     "in a list": (record({"type": "array", "items": "int"}), one(pa.list_(pa.float64())), "column value.f0[] is of type double, and the Avro schema expects int"),
@@ -322,7 +322,7 @@ MISFITS: dict[str, tuple[object, pa.DataType, str]] = {
     "invalid decimal": (record(decimal(1, 2)), one(pa.decimal128(10, 2)), "expects bytes there"),
     "zone": (record({"type": "long", "logicalType": "timestamp-micros"}), one(pa.timestamp("us")), "logicalType local-timestamp-millis"),
     "number as a time": (record({"type": "long", "logicalType": "timestamp-millis"}), one(pa.int64()), "expects long with logicalType timestamp-millis there"),
-    "double": (record("float"), one(pa.float64()), "the column fits double"),
+    "double": (record("float"), one(pa.float64()), "the column fits the Avro type double"),
     "void": (record("int"), one(pa.null()), "column value.f0 is of type null, and the Avro schema expects int there; the column fits null, and a union with null; cast it to a type that fits"),
 }  # fmt: skip
 

@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "invalid schema": (rows(), {"valueFormat": "avro", "valueSchema": '{"type": "recor"}'}, ConfigException, "option valueSchema: Avro schema: the schema: found 'recor', which is not defined before"),
     "no file": (rows(), {"valueFormat": "avro", "valueSchema": "/not/there"}, ConfigException, "option valueSchema is '/not/there', which cannot be read as a file (No such file or directory): expected an Avro schema as JSON, or a file"),
     "elsewhere": (rows(), {"valueFormat": "avro", "valueSchema": "s3://a/b"}, ConfigException, "which is not on the driver"),
-    "misfit": (rows(T.StructType().add("id", T.DoubleType()).add("name", T.StringType())), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA)}, DataException, "column value.id is of type double, and the Avro schema expects long there; the column fits double"),
+    "misfit": (rows(T.StructType().add("id", T.DoubleType()).add("name", T.StringType())), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA)}, DataException, "column value.id is of type double, and the Avro schema expects long there; the column fits the Avro type double"),
     "record name": (rows(), {"valueFormat": "avro", "recordName": "a.b"}, ConfigException, "option recordName is 'a.b': expected a name of letters"),
     "primitive name": (rows(), {"valueFormat": "avro", "recordName": "string"}, ConfigException, "option recordName is 'string', which is a primitive type in Avro: expected another name, or set recordNamespace"),
     "namespace": (rows(), {"valueFormat": "avro", "recordNamespace": "a..b"}, ConfigException, "option recordNamespace is 'a..b'"),
