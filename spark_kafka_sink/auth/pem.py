@@ -96,8 +96,8 @@ class PemBlock:
 def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
     """Return the format of a file. Raise ConfigException, with a remedy, if it is unsupported.
 
-    name: the file's name, for the command in a message. origin: the file's description in error
-    messages, for example "the file a.jks of ssl.truststore.location".
+    name: the file's name, for the command in the exception's message. origin: the file's
+    description in error messages, for example "the file a.jks of ssl.truststore.location".
     """
     java = _JAVA_STORES.get(content[:4])
     if java is not None:

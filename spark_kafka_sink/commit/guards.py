@@ -167,9 +167,9 @@ class Acknowledged(NamedTuple):
 
     log_end: the end offset of the partition before the attempt wrote to it. previous_last_offset:
     the highest offset of the attempt's earlier batches in the partition. If it is -1, base_offset
-    is compared only with log_end. is_duplicate: whether the response contains a log append time. If
-    the topic uses CreateTime, a log append time marks a duplicate. was_resent: whether the batch
-    was sent more than once.
+    is compared only with log_end. is_duplicate: whether the response contains a log append time. In
+    a topic with CreateTime, only the response to a duplicate contains one. was_resent: whether the
+    batch was sent more than once.
     """
 
     partition: TopicPartition

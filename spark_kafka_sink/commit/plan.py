@@ -9,16 +9,16 @@ commit log: then its transactions have to be committed. The steps of the plannin
   D2  Then read the owner's record in the commit log.
   D3  If the last run is decided, commit its transactions, and write the record in state DONE.
   D4  Abort the other transactions that D0 listed, each with the producer id and epoch that D0 got.
-      Before that, commit a record. If this succeeds, D2 has read the newest record.
-  D5  For a batch job: check whether its version (the option txnVersion) is written already.
+      Before that, commit a record to the log. If this succeeds, D2 has read the newest record.
+  D5  For a batch job: check again whether its version (the option txnVersion) is written already.
 
 D0 lists the transactions before D1. A newer driver's transactions begin after that driver's own D1.
 So D4 never aborts a newer driver's transactions, even if that driver has overtaken this one between
 any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would abort
 transactions that a newer driver has decided to commit.
 
-A batch job first reads the log to find out whether its version is written already. If so, no plan
-is made, and no driver is fenced.
+Before D0, a batch job reads the log to find out whether its version is written already. If so, no
+plan is made, and no driver is fenced.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Resolving:
 
     @property
     def is_over(self) -> bool:
-        """Whether the result is known, or could not be found out in time."""
+        """Whether the search for the result has ended: it was found, or the time was over."""
         return self.state in _FINAL
 
 

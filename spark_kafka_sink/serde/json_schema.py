@@ -73,9 +73,9 @@ Steps: TypeAlias = tuple[str | Each, ...]
 class RowRule(Enum):
     """What has to be true for a part of each row."""
 
-    PRESENT = "a field is not null, because to_json leaves null fields out"
-    NOT_NULL = "an item or a value is not null"
-    FINITE = "a number is finite, because JSON has no others"
+    PRESENT = "a field must not be null, because to_json leaves null fields out"
+    NOT_NULL = "an item or a value must not be null"
+    FINITE = "a number must be finite, because JSON has no others"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,11 @@ def run(
     def build(command: tuple[object, ...], **_: object) -> None:
         Path(str(command[-2]), "a.whl").touch()
 
+    def find_python(version: str) -> Path | None:
+        return None if cells.get(version, ("", None))[1] is None else Path("python")
+
     monkeypatch.setattr(matrix, "run_cell", run_cell)
+    monkeypatch.setattr(matrix, "find_python", find_python)
     monkeypatch.setattr(subprocess, "run", build)
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(tmp_path))
     monkeypatch.setattr("sys.argv", ["matrix", "--spark", *sparks, "--python", *cells])
@@ -101,13 +105,19 @@ def test_a_python_that_does_not_run_is_passed_over_and_named(
     assert (said_of_cell, good) == ("not run: no python3.12 on the PATH", None)
 
 
+@pytest.mark.parametrize("found", [matrix.PYTHONS, ("3.11",), ("3.12",), ("3.12", "3.14")])
 def test_one_cell_of_each_spark_runs_all_tests_and_the_newest_runs_them_on_the_newest_kafka(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cells: dict[str, tuple[str, bool | None]] = dict.fromkeys(matrix.PYTHONS, ("7 passed", True))
+    not_found: tuple[str, bool | None] = ("not run: it is not on the PATH", None)
+    cells = dict.fromkeys(matrix.PYTHONS, not_found) | dict.fromkeys(found, ("7 passed", True))
     assert run(monkeypatch, tmp_path, cells, *matrix.SPARKS) == 0
     table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests  result\n")[2]
     complete = [tuple(row.split()[:3]) for row in table.splitlines() if row.split()[3] == "all"]
+    assert {python for _, python, _ in complete} <= {*found}
     assert [spark for spark, _, _ in complete] == list(matrix.SPARKS)
     assert complete[-1][2] == matrix.KAFKAS[-1]
 

@@ -86,13 +86,13 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
 
 
 def newest_schema(asked: str) -> KeptSchema | None:
-    """Return the newest schema that a process of this driver has kept, or None."""
+    """Return the newest schema that any process on the driver has kept, or None."""
     found = [list(each.values())[-1] for each in (_kept.get(asked), _stored(asked)) if each]
     return max(found, key=_asked_at, default=None)
 
 
 def schema_of_write(asked: str, write_id: str) -> KeptSchema | None:
-    """Return the schema that a process of this driver has kept for a write, or None.
+    """Return the schema that any process on the driver has kept for a write, or None.
 
     write_id: the id of the write, an empty string if it has no id.
     """

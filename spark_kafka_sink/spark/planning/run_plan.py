@@ -58,7 +58,7 @@ _found: CheckCache[tuple[ProducerConfig, str], float] = CheckCache()
 
 
 def plan_micro_batch(options: SinkOptions) -> Plan:
-    """Plan a micro-batch of a stream, and store the plan for its abort.
+    """Plan a micro-batch of a stream, and store the plan in case the micro-batch is aborted.
 
     Raise the exceptions of `plan_run`.
     """

@@ -1,9 +1,9 @@
 """``make test-matrix``: the tests of Spark on every supported pyspark and Python.
 
 A cell is a pyspark and a Python, with brokers of Apache Kafka 4.3.1. In addition, the newest
-pyspark runs with brokers of Kafka 4.4.0, on the first of the Pythons. One cell of each pyspark runs
-all tests of Spark. The other cells run the core of them, because few faults need one pyspark and
-one Python to appear. ``--tests all`` and ``--tests core`` run these tests in every cell.
+pyspark runs with brokers of Kafka 4.4.0, on the first Python that is found. One cell of each
+pyspark runs all tests of Spark. The other cells run the core of them, because few faults need one
+pyspark and one Python to appear. ``--tests all`` and ``--tests core`` run these tests in every cell.
 
 Each pair has an environment of its own in the cache, which is made once; the checkout's wheel is
 installed into it for every run. A cell whose Python is not on the PATH does not run, and the table
@@ -31,10 +31,6 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # By the classifiers of pyspark, 4.2 is the first version for Python 3.14.
 NOT_SUPPORTED: Final = frozenset({("4.0", "3.14"), ("4.1", "3.14")})
 KAFKAS: Final = ("4.3.1", "4.4.0")
-# The cells that run all tests. The newest pyspark runs all of them with the newest Kafka.
-COMPLETE: Final = frozenset(
-    {("4.0", "3.11", "4.3.1"), ("4.1", "3.12", "4.3.1"), ("4.2", "3.13", "4.3.1")}
-)
 CORE: Final = (
     "tests/exactly_once/test_spark.py",
     "tests/spark/test_columns.py",
@@ -125,9 +121,18 @@ def _run(*command: str | Path) -> None:
         raise CellFailedError((ended.stderr.strip() or "no word why").splitlines()[-1])
 
 
-def is_complete(spark: str, version: str, kafka: str) -> bool:
-    """Return whether a cell always runs all tests."""
-    return (spark, version, kafka) in COMPLETE or kafka != KAFKAS[0]
+def complete_cells(pythons: Sequence[str]) -> set[tuple[str, str, str]]:
+    """Return the cells that run all tests, one for each pyspark, if these Pythons are found.
+
+    Each pyspark has another Python, as far as there are enough. The newest pyspark runs all tests
+    with the newest Kafka.
+    """
+    cells = set()
+    for number, spark in enumerate(SPARKS[:-1]):
+        supported = [each for each in pythons if (spark, each) not in NOT_SUPPORTED]
+        if supported:
+            cells.add((spark, supported[number % len(supported)], KAFKAS[0]))
+    return cells | {(SPARKS[-1], each, kafka) for each in pythons[:1] for kafka in KAFKAS[1:]}
 
 
 def run_cell(
@@ -179,10 +184,11 @@ def main() -> int:
     rows: list[str] = []
     outcomes: list[bool | None] = []
     cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
-    if SPARKS[-1] in args.spark:
-        cells += [(SPARKS[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
+    complete = complete_cells([each for each in PYTHONS if find_python(each) is not None])
+    newer = (cell for cell in sorted(complete) if cell[2] != KAFKAS[0])
+    cells += [cell for cell in newer if cell[0] in args.spark and cell[1] in args.python]
     for spark, version, kafka in cells:
-        which = args.tests or ("all" if is_complete(spark, version, kafka) else "core")
+        which = args.tests or ("all" if (spark, version, kafka) in complete else "core")
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
         if (spark, version) in NOT_SUPPORTED:
             said, good = f"not run: pyspark {spark} does not support Python {version}", None
