@@ -3,7 +3,7 @@
 A cell is a pyspark and a Python, with brokers of Apache Kafka 4.3.1. In addition, the newest
 pyspark runs with brokers of Kafka 4.4.0, on the first Python that is found. One cell of each
 pyspark runs all tests of Spark. The other cells run the core of them, because few faults need one
-pyspark and one Python to appear. ``--tests all`` and ``--tests core`` run these tests in every cell.
+pyspark and one Python to appear. ``--tests all`` and ``--tests core`` run these in every cell.
 
 Each pair has an environment of its own in the cache, which is made once; the checkout's wheel is
 installed into it for every run. A cell whose Python is not on the PATH does not run, and the table
