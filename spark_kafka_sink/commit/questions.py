@@ -83,12 +83,16 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Request the commit or abort of a transaction. version: the version of EndTxn to send."""
+    """Request the commit or abort of a transaction.
+
+    version: the version of EndTxn to send. send_by: the request must not be sent after this time.
+    """
 
     transactional_id: str
     producer: ProducerIdAndEpoch
     commit: bool
     version: int
+    send_by: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

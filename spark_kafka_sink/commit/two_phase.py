@@ -374,7 +374,8 @@ def _decide(machine: Committing) -> Step[Committing]:
 
 def _end_driver(machine: Committing) -> Ask:
     plan = machine.plan
-    return end_txn(plan.run.driver_id, plan.producer, machine.level, commit=True)
+    ask = end_txn(plan.run.driver_id, plan.producer, machine.level, commit=True)
+    return replace(ask, send_by=machine.decides_by)
 
 
 def _decided(machine: Committing, at: Received) -> Step[Committing]:

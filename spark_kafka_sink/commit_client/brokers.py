@@ -70,25 +70,32 @@ class Brokers:
         kind: type[_R],
         max_version: int | None = None,
         min_version: int = 0,
+        send_by: float = float("inf"),
     ) -> Steps[_R]:
         """Send one request to a node and return its response, an instance of `kind`.
 
-        node_id: the node, or None for any node. Raise NoReplyError if there is no response, and
-        AuthenticationException if the client and a broker cannot authenticate each other.
+        node_id: the node, or None for any node. send_by: as in `ConsumerNetworkClient.send`. Raise
+        NoReplyError if there is no response, and AuthenticationException if the client and a broker
+        cannot authenticate each other.
         """
-        future = self._client.send(node_id, message, max_version, min_version)
+        future = self._client.send(node_id, message, max_version, min_version, send_by)
         return (yield from self.response_to(future, kind))
 
     def ask_coordinator(
-        self, transactional_id: str, message: Request, kind: type[_R], version: int | None = None
+        self,
+        transactional_id: str,
+        message: Request,
+        kind: type[_R],
+        version: int | None = None,
+        send_by: float = float("inf"),
     ) -> Steps[tuple[int, _R]]:
         """Send one request to a transaction coordinator. Return its node id and the response.
 
-        version: the only API version that may be sent, or None for any version. Raise the
-        exceptions of `ask`.
+        version: the only API version that may be sent, or None for any version. send_by: as in
+        `ConsumerNetworkClient.send`. Raise the exceptions of `ask`.
         """
         node_id = yield from self._coordinator(transactional_id)
-        response = yield from self.ask(node_id, message, kind, version, version or 0)
+        response = yield from self.ask(node_id, message, kind, version, version or 0, send_by)
         return node_id, response
 
     def response_to(self, future: RequestFuture, kind: type[_R]) -> Steps[_R]:

@@ -162,6 +162,7 @@ class Transactions:
             ),
             EndTxnResponse,
             ask.version,
+            ask.send_by,
         )
         return Ended(
             ProducerIdAndEpoch(response.producer_id, response.producer_epoch),

@@ -527,6 +527,11 @@ class Connection:
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)
+        callers = [sent.request for sent, _ in self._held if sent.request is not None]
+        if any(now >= request.send_by for request in callers):
+            # Then `closed` returns all held requests as never sent.
+            message = f"{self._peer} took too long to re-authenticate"
+            raise NetworkException(message, node_id=self.node_id)
         while self._held:
             sent, frame = self._held.popleft()
             sent.sent_at = now

@@ -176,13 +176,22 @@ class ConsumerNetworkClient:
         message: Request,
         max_version: int | None = None,
         min_version: int = 0,
+        send_by: float = _NEVER,
     ) -> RequestFuture:
-        """Send a request as soon as its node is ready. node_id: None if any node may answer."""
+        """Send a request as soon as its node is ready. node_id: None if any node may answer.
+
+        send_by: the last time at which a request to a given node may be sent.
+        """
         with self._guarded_call():
             request = ClientRequest(
-                node_id=node_id, message=message, max_version=max_version, min_version=min_version
+                node_id=node_id,
+                message=message,
+                max_version=max_version,
+                min_version=min_version,
+                send_by=send_by,
             )
-            future = RequestFuture(request, self._clock() + self._request_timeout_s)
+            expires_at = min(self._clock() + self._request_timeout_s, send_by)
+            future = RequestFuture(request, expires_at)
             request.context = future
             self._open.append(future)
             if node_id is None:
@@ -254,11 +263,14 @@ class ConsumerNetworkClient:
         for node_id in list(self._unsent):
             if node_id in self._ready and self._throttled_until.get(node_id, 0.0) <= now:
                 for future in self._unsent.pop(node_id):
-                    self._client.send(future.request)
+                    if now < future.expires_at:
+                        self._client.send(future.request)
+                    else:  # for example because this process was suspended
+                        self._give_up(future)
 
     def _next_due(self) -> float:
         """Return the earliest time at which a queued request expires or a throttle time ends."""
-        due = [queue[0].expires_at for queue in self._unsent.values()]
+        due = [future.expires_at for queue in self._unsent.values() for future in queue]
         due += [self._throttled_until.get(n, _NEVER) for n in self._unsent if n in self._ready]
         return min(due, default=_NEVER)
 
@@ -286,12 +298,24 @@ class ConsumerNetworkClient:
 
     def _expire(self, now: float) -> None:
         for node_id, queue in list(self._unsent.items()):
-            while queue and now >= queue[0].expires_at:
-                timeout_ms = round(self._request_timeout_s * 1000)
-                reason = f"the node was not ready within request.timeout.ms={timeout_ms}"
-                queue.popleft().fail(error_codes.REQUEST_TIMED_OUT, reason, node_id)
-            if not queue:
+            for future in queue:
+                if now >= future.expires_at:
+                    self._give_up(future)
+            still = deque(future for future in queue if not future.is_done)
+            if still:
+                self._unsent[node_id] = still
+            else:
                 del self._unsent[node_id]
+
+    def _give_up(self, future: RequestFuture) -> None:
+        """Fail a request that was not sent in time."""
+        if future.expires_at >= future.request.send_by:
+            limit = "the last time at which the request may be sent"
+        else:
+            limit = f"request.timeout.ms={round(self._request_timeout_s * 1000)}"
+        reason = f"the node was not ready within {limit}"
+        future.fail(error_codes.REQUEST_TIMED_OUT, reason, future.request.node_id)
+        self._has_failed = True
 
 
 def _future(request: ClientRequest) -> RequestFuture:

@@ -20,7 +20,8 @@ class ClientRequest:
 
     node_id: None for the least loaded node. max_version: the highest version to use, even if client
     and broker support later versions. min_version: the first version with all fields that the
-    message sets. expects_response: False for a Produce request with acks=0, which is complete when
+    message sets. send_by: the request must not be sent after this time, in seconds of the client's
+    clock. expects_response: False for a Produce request with acks=0, which is complete when
     it is written to the socket. context: any value. The event about the request contains the
     request, and so also this value.
     """
@@ -29,6 +30,7 @@ class ClientRequest:
     message: Request
     max_version: int | None = None
     min_version: int = 0
+    send_by: float = float("inf")
     expects_response: bool = True
     context: object = None
 

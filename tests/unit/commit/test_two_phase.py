@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -262,6 +263,19 @@ def test_a_decision_is_not_repeated_once_its_transactions_may_time_out() -> None
     outcome, asked = commit(JUST | away, deadline=1000.0)
     assert isinstance(outcome, Undecided)
     assert kinds(asked).count("commit") == 30
+
+
+@pytest.mark.parametrize("away", [0, 10])
+def test_the_decision_is_not_sent_while_its_transactions_may_time_out(away: int) -> None:
+    lost: dict[Any, list[Reply]] = {"commit": [*[Unanswered(13)] * away, Ended(RAISED)]}
+    _, asked = commit(JUST | lost, deadline=1000.0)
+    ends = [each.ask for each in asked if isinstance(each.ask, EndTxn)]
+    *decisions, task, done = [each.send_by for each in ends]
+    # 63 s are left, of which half a minute is for the commits after the decision.
+    assert len(decisions) == away + 1
+    assert all(30.0 < each <= 33.0 + 10.0 for each in decisions)
+    assert len({*decisions}) == 1
+    assert (task, done) == (math.inf, math.inf)
 
 
 def test_a_refused_decision_is_not_sent_again_once_its_transactions_may_time_out() -> None:

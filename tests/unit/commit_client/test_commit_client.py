@@ -129,6 +129,7 @@ class Cluster:
         self.now = 100.0
         self.sent: list[tuple[int | None, Request]] = []
         self.limits: list[tuple[int, int | None]] = []
+        self.send_by: list[float] = []
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
         self.silent: set[int] = set()
@@ -167,9 +168,11 @@ class Cluster:
         message: Request,
         max_version: int | None = None,
         min_version: int = 0,
+        send_by: float = float("inf"),
     ) -> RequestFuture:
         """Take a request."""
         self.sent.append((node_id, message))
+        self.send_by.append(send_by)
         self.limits.append((min_version, max_version))
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), 0.0)
         if node_id not in self.silent:
@@ -410,6 +413,14 @@ def test_the_end_of_a_transaction_goes_in_exactly_the_version_that_was_asked_for
     for version in (4, 5):
         replies_to(client, [EndTxn(OWNER, PRODUCER, False, version)])  # noqa: FBT003 - a field
         assert cluster.limits[-1] == (version, version)
+
+
+def test_the_end_of_a_transaction_is_not_sent_after_its_last_time(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    replies_to(client, [replace(END, send_by=130.0)])
+    assert cluster.send_by[-1] == 130.0
+    assert isinstance(cluster.sent[-1][1], EndTxnRequest)
 
 
 def test_a_pause_is_kept_with_jitter_and_others_go_on_meanwhile(

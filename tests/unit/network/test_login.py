@@ -126,9 +126,9 @@ class Broker:
         self.answer(handshake())
         self.look()
 
-    def send(self) -> ClientRequest:
+    def send(self, send_by: float = float("inf")) -> ClientRequest:
         """Send a request of the client."""
-        request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]))
+        request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]), send_by=send_by)
         self.connection.send(request, self.now)
         return request
 
@@ -646,6 +646,21 @@ def test_what_is_held_for_credentials_is_given_back_with_the_connection() -> Non
     held = broker.send()
     assert broker.connection.closed() == ([], [held])
     assert broker.connection.awaits_login_since is None
+
+
+def test_a_request_that_is_held_too_long_is_not_sent() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=10_000)
+    broker.now = 9.0
+    held = [broker.send(), broker.send(send_by=12.0)]
+    assert broker.look() == [HANDSHAKE]
+    assert broker.answer(handshake()) == []
+    assert broker.look() == [TOKEN]
+    broker.now = 12.0
+    with pytest.raises(NetworkException, match="took too long to re-authenticate"):
+        broker.answer(token(lifetime_ms=10_000))
+    assert broker.look() == []
+    assert broker.connection.closed().held == held
 
 
 def test_a_connection_that_breaks_gives_back_what_is_in_flight_and_what_is_held() -> None:

@@ -58,9 +58,11 @@ class World:
         """Let time pass."""
         self.now += wait_s
 
-    def send(self, node_id: int | None, max_version: int | None = None) -> RequestFuture:
+    def send(
+        self, node_id: int | None, max_version: int | None = None, send_by: float = float("inf")
+    ) -> RequestFuture:
         """Send a request."""
-        return self.client.send(node_id, MetadataRequest(topics=[]), max_version)
+        return self.client.send(node_id, MetadataRequest(topics=[]), max_version, send_by=send_by)
 
     def poll(self, times: int = 5) -> None:
         """Poll often enough for a connection and an answer."""
@@ -191,6 +193,40 @@ def test_a_request_that_could_not_be_sent_expires_after_request_timeout_ms() -> 
     world.poll(1)
     assert isinstance(_error(second), TimeoutException)
     assert not world.client._unsent.get(1), "what has expired waits no longer"
+
+
+def test_a_request_is_not_sent_after_its_last_time_and_those_behind_it_are() -> None:
+    world = World()
+    world.selector.throttle_ms = 12_000
+    world.send(1)
+    world.poll()
+    first, late, last = world.send(1), world.send(1, send_by=10.0), world.send(1)
+    world.now = 9.9
+    world.poll(1)
+    assert not late.is_done
+    world.now = 10.0
+    world.poll(1)
+    error = _error(late)
+    assert isinstance(error, TimeoutException)
+    assert "not ready within the last time at which the request may be sent" in str(error)
+    world.now = 12.0
+    world.poll()
+    assert world.asked(2001) == 3, "the late request was sent, or another one was not"
+    assert isinstance(first.response, MetadataResponse)
+    assert isinstance(last.response, MetadataResponse)
+
+
+def test_a_process_that_was_suspended_sends_no_request_that_has_expired() -> None:
+    world = World()
+    world.selector.throttle_ms = 1_000
+    world.send(1)
+    world.poll()
+    late, expired = world.send(1, send_by=10.0), world.send(1)
+    world.now = 40.0
+    world.poll()
+    assert world.asked(2001) == 1
+    assert "the last time at which the request may be sent" in str(_error(late))
+    assert "within request.timeout.ms=30000" in str(_error(expired))
 
 
 def test_a_poll_waits_no_longer_than_a_request_may_wait_for_its_node() -> None:
