@@ -203,6 +203,15 @@ class Superseded:
     """
 
 
+def not_known(run: Run, why: object) -> str:
+    """Return the message for a run that may be decided, if the brokers do not say whether it is."""
+    return (
+        f"it is not known whether the write of {run.owner} is committed ({why}); if the decision "
+        "to commit it is recorded, a part of its rows is lost unless you run the write again, or "
+        f"run python -m spark_kafka_sink.recover, within {run.timeout_ms} ms of the first row"
+    )
+
+
 def not_aborted_now(run: Run, why: object) -> str:
     """Return the message for a run that could not be aborted."""
     return (

@@ -21,17 +21,22 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
     Unfinished,
     not_aborted_now,
+    not_known,
 )
-from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure, FailureKind
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import KafkaException, Option
+from spark_kafka_sink.errors import KafkaException, Option, TimeoutException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
 from spark_kafka_sink.spark.committing.job_commit import AbortResult, say
 from spark_kafka_sink.spark.options import SinkOptions
 
 # The longest time in seconds to send a batch after its linger time is over.
 _SENDS_S: Final = 1.0
+# The shortest time in seconds of an abort that is tried again.
+_TRIES_S: Final = 10.0
+# The names of runs whose commit has failed in this process before the decision was recorded.
+_undecided: Final[set[str]] = set()
 
 
 def commit_record(
@@ -47,6 +52,7 @@ def commit_record(
     if the run is not committed, if this is not known, or if some of its rows are lost.
     """
     run, config = plan.run, options.producer
+    _undecided.add(run.name)
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
         begun = two_phase.begin(
@@ -58,10 +64,12 @@ def commit_record(
             missing_until=client.now() + config.max_block_ms / 1000,
             behind_until=client.now() + OLD_LEADER_S,
         )
+        _undecided.discard(run.name)
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
+        _undecided.add(run.name)
         raise exception_of(outcome, run, client.acls, written)
     if isinstance(outcome, Torn):
         raise outcome.exception(run, attempts)
@@ -90,10 +98,46 @@ def abort_run(
 
     Abort them, or commit them if the commit log contains the decision to commit the run.
     is_missing: whether a commit message is missing. If so, its task may still be running.
+
+    If no message is missing, `commit_record` may have recorded the decision. Then the rows are lost
+    unless somebody commits them in time. So if no broker responds within max.block.ms, the abort is
+    tried again until the transactions have timed out.
     """
-    config, owner = options.producer, plan.run.owner
-    with commit_client(config, plan.run.log.topic, options.brokers) as client:
-        deadline = client.now() + config.max_block_ms / 1000
+    run, owner = plan.run, plan.run.owner
+    may_be_decided = not is_missing and run.name not in _undecided
+    with commit_client(options.producer, run.log.topic, options.brokers) as client:
+        until = client.now() + run.timeout_ms / 1000
+        level, outcome = _abort_once(client, options, plan, attempts, is_missing=is_missing)
+        if may_be_decided and _is_unanswered(outcome):
+            say(
+                f"pykafka: no broker has said yet whether the write of {owner} is committed, so "
+                f"the driver continues to ask, for at most {run.timeout_ms} ms"
+            )
+            while _is_unanswered(outcome) and client.now() < until:
+                level, outcome = _abort_once(client, options, plan, attempts, is_missing=False)
+        if isinstance(outcome, Decided):
+            return _forward(client, plan, outcome.record, level)
+        if isinstance(outcome, Superseded):
+            return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
+    if isinstance(outcome, Aborted):
+        more = _still_open(plan, outcome)
+        return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
+    said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
+    return AbortResult((not_known if may_be_decided else not_aborted_now)(run, said))
+
+
+def _abort_once(
+    client: CommitClient,
+    options: SinkOptions,
+    plan: Plan,
+    attempts: Sequence[AttemptTransaction],
+    *,
+    is_missing: bool,
+) -> tuple[int, two_phase_abort.Outcome | None]:
+    """Run the state machine of the abort once. Return the transaction.version and the outcome."""
+    config = options.producer
+    deadline = client.now() + max(config.max_block_ms / 1000, 0 if is_missing else _TRIES_S)
+    try:
         level = client.level(deadline)
         begun = two_phase_abort.begin(
             plan,
@@ -103,16 +147,15 @@ def abort_run(
             settles_s=max(SETTLES_S, config.linger_ms / 1000 + _SENDS_S),
             is_missing=is_missing,
         )
-        outcome = client.run(begun, two_phase_abort.step).outcome
-        if isinstance(outcome, Decided):
-            return _forward(client, plan, outcome.record, level)
-        if isinstance(outcome, Superseded):
-            return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
-    if isinstance(outcome, Aborted):
-        more = _still_open(plan, outcome)
-        return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
-    said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return AbortResult(not_aborted_now(plan.run, said))
+        return level, client.run(begun, two_phase_abort.step).outcome
+    except KafkaException as error:
+        found = isinstance(error, TimeoutException)
+        kind = FailureKind.NO_ANSWER if found else FailureKind.REFUSED
+        return plan.run.level, Failure(kind, str(error))
+
+
+def _is_unanswered(outcome: object) -> bool:
+    return isinstance(outcome, Failure) and outcome.kind is FailureKind.NO_ANSWER
 
 
 def _still_open(plan: Plan, aborted: Aborted) -> str:

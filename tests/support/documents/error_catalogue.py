@@ -1746,6 +1746,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "network/connection.py:Connection.send": "a bug",
     "network/connection.py:Connection.received": BROKEN_PROTOCOL,
     "network/connection.py:Connection._handle": "a bug",
+    "network/connection.py:Connection._token_came": "the reason why a request is sent again",
     "network/sasl_authenticator.py:SaslAuthenticator._open_exchange": BROKEN_PROTOCOL,
     "network/request_client.py:RequestFuture.response": "a bug",
     "network/tls_selector.py:": "a bug",
@@ -1758,5 +1759,6 @@ INTERNAL: Final[Mapping[str, str]] = {
     "producer/sender.py:Sender._check_idle": "a bug",
     "producer/transactions/manager.py:TransactionManager._answer_to": "a bug",
     "commit/states.py:": "a bug",
+    "spark/committing/two_phase_commit.py:_abort_once": "a reason inside a line of stderr",
     "task_producer.py:": "a bug",
 }

@@ -23,8 +23,12 @@ from spark_kafka_sink.commit.questions import (
     ReadLog,
     Reply,
     Unanswered,
+    WriteRecord,
+    Written,
 )
+from spark_kafka_sink.errors import ProducerFencedException, TimeoutException
 from spark_kafka_sink.spark.committing import two_phase_commit
+from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.options import sink_options
 
 OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
@@ -33,6 +37,8 @@ IS_COMMITTED = f"the write of {OWNER} failed after the decision to commit it, so
 
 class Client:
     """The commit client: printed: what stderr had when each EndTxn(commit) came."""
+
+    acls: Any = None
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class Client:
         """Return the time."""
         return self._now
 
-    def level(self, _: float) -> int:
+    def level(self, deadline: float, limit: object = None) -> int:
         """Return the transaction.version."""
         return self._transaction_version
 
@@ -78,6 +84,9 @@ def lend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], None]:
             yield client
 
         monkeypatch.setattr(two_phase_commit, "commit_client", lent)
+        monkeypatch.setattr(two_phase_commit, "_undecided", undecided)
+
+    undecided: set[str] = set()
 
     return lend
 
@@ -195,3 +204,84 @@ def test_a_fenced_abort_says_whether_a_newer_run_is_the_reason(
     lend(Client(script, capsys, level))
     result = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
     assert (result.line, result.is_committed) == (f"the write of {OWNER} {said}", False)
+
+
+AWAY = Unanswered(13, "no broker is there")
+NOT_KNOWN = (
+    f"it is not known whether the write of {OWNER} is committed (the transactions of {OWNER} could "
+    "not be aborted: EndTxn (abort) got NETWORK_EXCEPTION (13); no broker is there); if the "
+    "decision to commit it is recorded, a part of its rows is lost unless you run the write again, "
+    "or run python -m spark_kafka_sink.recover, within 900000 ms of the first row"
+)
+
+
+class ReturningClient(Client):
+    """The commit client of brokers that respond only from a time on."""
+
+    def __init__(
+        self, returns_at: float, script: dict[Any, list[Reply]], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        super().__init__(script, capsys)
+        self._there = self._script
+        self._returns_at = returns_at
+
+    def level(self, deadline: float, limit: object = None) -> int:
+        """Return the transaction.version, if a broker responds before the deadline."""
+        if deadline < self._returns_at:
+            self._now = deadline
+            message = "no broker has answered"
+            raise TimeoutException(message)
+        return super().level(deadline, limit)
+
+    def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        """Answer every question of a machine."""
+        is_there = self._now >= self._returns_at
+        self._script = self._there if is_there else {kind: [AWAY] for kind in self._there}
+        return super().run(begun, step)
+
+
+def abort_with(client: Client, lend: Callable[[Client], None], **more: bool) -> AbortResult:
+    """Abort the run with a client."""
+    lend(client)
+    return two_phase_commit.abort_run(OPTIONS, PLAN, (), **{"is_missing": False} | more)
+
+
+def test_an_abort_that_gets_no_response_asks_again_because_the_run_may_be_decided(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    decided: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=90)],
+        ReadLog: [LogRead(LogReading(DECIDED, 3), end=4)],
+    }
+    client = ReturningClient(500.0, decided, capsys)
+    result = abort_with(client, lend)
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    assert 500.0 < client.now() < 600.0
+    said = f"pykafka: no broker has said yet whether the write of {OWNER} is committed, so the "
+    assert client.printed[0].startswith(said)
+
+
+def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = ReturningClient(1e6, {}, capsys)
+    result = abort_with(client, lend)
+    assert "no broker has answered); if the decision to commit it is recorded" in result.line
+    assert 900.0 <= client.now() <= 960.0
+    there = Client({"abort": [AWAY]}, capsys)
+    assert abort_with(there, lend).line == NOT_KNOWN
+
+
+def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ReturningClient(1e6, {}, capsys)
+    assert "could not be aborted now" in abort_with(missing, lend, is_missing=True).line
+    assert missing.now() == 60.0
+    refusing = Client({WriteRecord: [Written(error=47)]}, capsys)
+    lend(refusing)
+    with pytest.raises(ProducerFencedException):
+        two_phase_commit.commit_record(OPTIONS, PLAN, RECORD, (), "no rows")
+    failed = ReturningClient(1e6, {}, capsys)
+    assert "could not be aborted now" in abort_with(failed, lend).line
+    assert failed.now() == 60.0
