@@ -17,8 +17,8 @@ So D4 never aborts a newer driver's transactions, even if that driver has overta
 any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would abort
 transactions that a newer driver has decided to commit.
 
-Before D0, a batch job reads the log to find out whether its version is written already. If so, no
-plan is made, and no driver is fenced.
+Before D0, a batch job reads the log to find out whether its version is written already. If so, and
+if its record is in state DONE, no plan is made, and no driver is fenced.
 """
 
 from __future__ import annotations
@@ -153,14 +153,13 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
         return _over(machine, _newer_format(machine, reading))
     record, version = reading.record, machine.version
     place = Place.NEW if record is None or version is None else record.versions.place(version)
-    if record is None or version is None or place is Place.NEW:
-        return asking(_moved(machine, _S.LISTING), _list(machine.run))
-    if place is Place.BELOW_FLOOR:
+    if record is not None and version is not None and place is Place.BELOW_FLOOR:
         return _over(machine, _below_floor(version, record))
-    machine = replace(machine, record=record)
-    if record.state is RecordState.DONE:
+    if record is not None and place is Place.WRITTEN and record.state is RecordState.DONE:
         return _over(machine, Skipped(record))
-    return _roll_forward(machine, record)
+    # If the record is in state DECIDED, the plan commits its transactions and writes DONE, even if
+    # the version is written: after some days, brokers no longer know how transactions have ended.
+    return asking(_moved(machine, _S.LISTING), _list(machine.run))
 
 
 def _list(run: Run) -> ListTransactions:
@@ -215,25 +214,21 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
         machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
     )
     machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=asks_of(questions))
-    return Step(machine, questions) if ends.machines else _ended_all(machine, record)
+    return Step(machine, questions) if ends.machines else _ended_all(machine)
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     """Pass a reply on to the state machine in `ends` that sent the request."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
-    if machine.waiting or machine.record is None:
-        return Step(machine, questions)
-    return _ended_all(machine, machine.record)
+    return Step(machine, questions) if machine.waiting else _ended_all(machine)
 
 
-def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
+def _ended_all(machine: Planning) -> Step[Planning]:
     failures = (each.failure for each in machine.ends.machines if each.failure is not None)
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
-    if not machine.producer.is_valid:
-        return _over(machine, _torn(machine, record) if _lost(machine) else Skipped(record))
     return _clean(machine) if _lost(machine) else _add_log(machine)
 
 
