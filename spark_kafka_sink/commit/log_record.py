@@ -280,14 +280,14 @@ class NewerFormatError(ValueError):
     """The commit log record was written by a newer version of this package."""
 
 
-def decode(key: str, value: bytes | None) -> CommitRecord:
+def decode(key: str | None, value: bytes | None) -> CommitRecord:
     """Return the record that a key and a value of the commit log encode.
 
     Raise ValueError if the value is invalid, or if the owner in it is not the owner in the key.
     Raise NewerFormatError if a newer version of this package wrote it.
     """
-    if read_id(key) is None:
-        raise ValueError("its key is not the id of an owner")
+    if key is None or read_id(key) is None:
+        raise ValueError("it has no key" if key is None else "its key is not the id of an owner")
     try:
         content = json.loads(value or b"")
     except (ValueError, RecursionError):
@@ -305,12 +305,6 @@ def decode(key: str, value: bytes | None) -> CommitRecord:
         return _record(content)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"its value is incomplete ({error!r})") from None
-
-
-def _decoded(key: str | None, value: bytes | None) -> CommitRecord:
-    if key is None:
-        raise ValueError("it has no key")
-    return decode(key, value)
 
 
 def _record(content: Mapping[str, Any]) -> CommitRecord:
@@ -447,6 +441,12 @@ class LogReader:
             for record in entry.records:
                 self._take(entry, record)
 
+    def forget_pending(self) -> int | None:
+        """Forget the records without a marker. Return the lowest of their offsets, or None."""
+        offsets = [each.offset for found in self._pending.values() for each in found.values()]
+        self._pending.clear()
+        return min(offsets, default=None)
+
     def reading(self, key: str) -> LogReading:
         """Return the records of an owner in the part of the log that was read."""
         found = self._committed.get(key, NOTHING)
@@ -479,7 +479,7 @@ class LogReader:
         if self._key is not None and key != self._key:
             return
         try:
-            content = _decoded(key, record.value)
+            content = decode(key, record.value)
         except NewerFormatError as error:
             reading = LogReading(offset=record.offset, newer_format=str(error))
         except ValueError as error:

@@ -141,6 +141,9 @@ class CommitLog:
         yield from self._check_topic_id()
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
+        # A record without a marker is read again. If compaction has removed it since, together with
+        # the content of its marker, it was aborted (see `LogReader`).
+        pending = reader.forget_pending()
         if position > end:
             self._warnings.append(
                 f"{self._log} ends at offset {end}, and was read up to offset {position} before: "
@@ -148,6 +151,9 @@ class CommitLog:
             )
             self._read.pop(key)
             reader, position = LogReader(key), 0
+        elif pending is not None:
+            position = pending
+            self._read[key] = (reader, position)
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:

@@ -24,6 +24,7 @@ from spark_kafka_sink.commit_client.generators import (
 )
 from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
 from spark_kafka_sink.records.default_record import DefaultBatch, read_batches
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
@@ -86,8 +87,9 @@ class Partitions:
         """Find the marker that ends a producer's transaction in a partition, from an offset on.
 
         The marker has the epoch of the records, or the next epoch. It has the next epoch if EndTxn
-        has version 5 or later, or if the transaction timed out or was fenced. Raise NoReplyError at
-        the deadline of `ask`.
+        has version 5 or later, or if the transaction timed out or was fenced. In Kafka 4.0.0, the
+        abort of a transaction that timed out or was fenced may raise the epoch by two
+        (KAFKA-19367). Raise NoReplyError at the deadline of `ask`.
         """
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
@@ -107,11 +109,13 @@ class Partitions:
                 if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
                     continue
                 later = header.producer_epoch - ask.producer.epoch
-                if later > (1 if header.is_control else 0):
+                marker = each.marker() if header.is_control else None
+                is_abort_of_records = marker is Marker.ABORT and records > 0
+                if later > (2 if is_abort_of_records else 1 if header.is_control else 0):
                     return MarkerRead(is_gone=True)
                 if not header.is_control:
                     records += header.record_count
-                elif later >= 0 and (marker := each.marker()) is not None:
+                elif later >= 0 and marker is not None:
                     return MarkerRead(marker, records)
             position = batches[-1].header.last_offset + 1
         return MarkerRead()

@@ -91,6 +91,11 @@ def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> K
             f"kafka.transaction.timeout.ms is {run.timeout_ms}: expected at most "
             "the transaction.max.timeout.ms of the brokers"
         )
+    if failure.error == codes.MESSAGE_TOO_LARGE:
+        hints.append(
+            "the commit log record has about 40 bytes for each task that has rows: raise "
+            f"max.message.bytes of topic {run.log.topic}, or write with fewer tasks"
+        )
     if failure.kind is FailureKind.IN_DOUBT:
         hints.append(
             "if a later run fails in the same way, check whether these records are needed and "

@@ -43,6 +43,8 @@ _LOG_SETTINGS = (
     _COMPACT,
     ("segment.bytes", str(16 * 1024 * 1024)),
     ("segment.ms", str(60 * 60 * 1000)),
+    # The record of a decision has about 40 bytes for each task. The default is 1 MiB.
+    ("max.message.bytes", str(16 * 1024 * 1024)),
     ("min.cleanable.dirty.ratio", "0.1"),
     ("unclean.leader.election.enable", "false"),
     # With LogAppendTime, a response does not show whether the broker treated a record as a

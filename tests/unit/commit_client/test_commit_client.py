@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 from support.pure.broker_replies import replies_to
 
 from spark_kafka_sink import error_codes as codes
@@ -337,6 +338,13 @@ def _ends(cluster: Cluster, message: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="log", partitions=[found])])
 
 
+def _from(offset: int, log: bytes) -> bytes:
+    """Return the batches of a log from an offset on; each has one record."""
+    while log and int.from_bytes(log[:8]) < offset:
+        log = log[12 + int.from_bytes(log[8:12]) :]
+    return log
+
+
 def _fetched(cluster: Cluster, message: FetchRequest) -> FetchResponse:
     assert message.isolation_level == 0
     offset = message.topics[0].partitions[0].fetch_offset
@@ -346,7 +354,7 @@ def _fetched(cluster: Cluster, message: FetchRequest) -> FetchResponse:
         high_watermark=cluster.log_end,
         log_start_offset=cluster.log_start,
         aborted_transactions=None,
-        records=memoryview(cluster.log) if offset == cluster.log_start else None,
+        records=memoryview(_from(offset, cluster.log)),
     )
     return FetchResponse(responses=[FetchableTopicResponse(topic="log", partitions=[found])])
 
@@ -551,12 +559,28 @@ class Log:
     data: bytes = b""
     end: int = 0
 
-    def add(self, producer: ProducerIdAndEpoch, value: bytes, *, marker: bool = False) -> None:
-        """Add a record of the owner, or a commit marker."""
-        key = b"\0\0\0\1" if marker else OWNER.encode()
+    def add(
+        self,
+        producer: ProducerIdAndEpoch,
+        value: bytes,
+        *,
+        marker: bool = False,
+        kind: Marker = Marker.COMMIT,
+        is_emptied: bool = False,
+    ) -> None:
+        """Add a record of the owner, or a marker, whose record compaction may have removed.
+
+        The bytes 57 to 60 of a header are its number of records.
+        """
+        key = bytes(3) + bytes([kind.value]) if marker else OWNER.encode()
         section, info = one_record(key, value, 0)
         attributes = info._replace(codec_id=0x20 if marker else 0)
+        if is_emptied:
+            section = b""
         header = batch_header(attributes, [section], producer, 0, transactional=True)
+        if is_emptied:
+            inside = header[21:57] + bytes(4)
+            header = header[:17] + crc32c(inside).to_bytes(4) + inside
         self.data += self.end.to_bytes(8) + header[8:] + section
         self.end += 1
 
@@ -575,11 +599,40 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     assert read.reading.record == RECORD
     assert read.reading.undecided == RECORD.after_version(5)
     assert replies_to(client, [ReadLog(OWNER)]) == [read]
-    assert len(cluster.asked(FetchRequest)) == 1
+    # Only the record without a marker is read again.
+    assert len(cluster.asked(FetchRequest)) == 2
+    assert client._log._read[OWNER][1] == 3
     assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(Marker.COMMIT, 1)]
     assert replies_to(client, [ReadMarker(LOG, 0, other)]) == [MarkerRead()]
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
     assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(is_gone=True)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_record_that_compaction_has_removed_since_is_not_committed_by_what_is_left_of_its_marker(
+    cluster: Cluster, client: CommitClient, *, is_lost: bool
+) -> None:
+    log, compacted = Log(), Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    cluster.log, cluster.log_end = log.data, log.end
+    (before,) = replies_to(client, [ReadLog(OWNER)])
+    assert isinstance(before, LogRead)
+    assert (before.reading.record, before.reading.undecided) == (None, RECORD)
+    if is_lost:
+        cluster.lost = {FetchRequest: 1}
+        assert isinstance(replies_to(client, [ReadLog(OWNER)])[0], Unanswered)
+        log.add(PRODUCER, b"", marker=True)
+        cluster.log, cluster.log_end = log.data, log.end
+        expected = RECORD
+    else:
+        # The transaction was aborted, and the cleaner has removed the record before the marker.
+        compacted.end = 1
+        compacted.add(PRODUCER, b"", marker=True, is_emptied=True)
+        cluster.log, cluster.log_end = compacted.data, compacted.end
+        expected = None
+    (after,) = replies_to(client, [ReadLog(OWNER)])
+    assert isinstance(after, LogRead)
+    assert (after.reading.record, after.reading.undecided) == (expected, None)
 
 
 def test_a_marker_that_is_far_from_its_record_is_looked_for_only_until_the_deadline(
@@ -622,6 +675,21 @@ def test_the_marker_of_a_later_transaction_says_nothing(
     log.add(replace(PRODUCER, epoch=ended), b"", marker=True)
     cluster.log, cluster.log_end = log.data, log.end
     assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [expected]
+
+
+def test_the_marker_of_an_abort_by_kafka_4_0_may_be_two_epochs_later(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for written, expected in (
+        (True, MarkerRead(Marker.ABORT, 1)),
+        (False, MarkerRead(is_gone=True)),
+    ):
+        log = Log()
+        if written:
+            log.add(PRODUCER, encode(OWNER, RECORD))
+        log.add(replace(PRODUCER, epoch=6), b"", marker=True, kind=Marker.ABORT)
+        cluster.log, cluster.log_end = log.data, log.end
+        assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [expected]
 
 
 def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(

@@ -55,6 +55,11 @@ def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> No
     assert "visible" not in said_of(Failure(FailureKind.CONFLICT, "two tasks wrote"), "6 rows")
 
 
+def test_a_decision_that_the_log_does_not_take_names_the_setting_of_the_log() -> None:
+    said = said_of(Failure(FailureKind.REFUSED, "not written", codes.MESSAGE_TOO_LARGE))
+    assert "raise max.message.bytes of topic log, or write with fewer tasks" in said
+
+
 def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
     gone = in_doubt("team/app/t/0.0", TopicPartition("t", 0), 7, RECORDS_ARE_GONE)
     assert said_of(gone).endswith(
