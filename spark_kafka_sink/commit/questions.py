@@ -49,10 +49,15 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Request a transactional id's next epoch from its coordinator, to fence older producers."""
+    """Request a transactional id's next epoch from its coordinator, to fence older producers.
+
+    producer: the producer id and epoch that the caller has, if it must not fence a newer producer
+    (KIP-360). If there is none, all producers are fenced.
+    """
 
     transactional_id: str
     timeout_ms: int
+    producer: ProducerIdAndEpoch = NO_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
         return Step(machine)
     at = received(*answer, now)
     until = min(machine.deadline, machine.missing_until) if at.is_missing else machine.deadline
+    if machine.state is _S.RENEWING and at.reply.error != codes.CONCURRENT_TRANSACTIONS:
+        return _renewed(machine, at)
     if at.asks_again and now < until:
         if isinstance(at.ask, WriteRecord):
             machine = replace(machine, wrote_again=True)
@@ -376,10 +378,14 @@ def _read(machine: Single, at: Received) -> Step[Single]:
 def _renew(machine: Single) -> Step[Single]:
     """Request the next epoch, so that brokers refuse late requests with the current epoch.
 
-    EndTxn 4 does not raise the epoch itself.
+    EndTxn 4 does not raise the epoch itself. A newer run may begin at any time, and must not be
+    fenced. So the request has the current epoch, and it is sent again only while the coordinator
+    still writes the markers of this run's transaction: coordinators of Kafka 3 do not compare the
+    epoch if a transaction is open.
     """
     run = machine.plan.run
-    return asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
+    ask = InitProducerId(run.driver_id, run.timeout_ms, machine.plan.producer)
+    return asking(_moved(machine, _S.RENEWING), ask)
 
 
 def _renewed(machine: Single, _: Received) -> Step[Single]:

@@ -107,7 +107,10 @@ class Transactions:
         node_id, response = yield from self._brokers.ask_coordinator(
             ask.transactional_id,
             InitProducerIdRequest(
-                transactional_id=ask.transactional_id, transaction_timeout_ms=ask.timeout_ms
+                transactional_id=ask.transactional_id,
+                transaction_timeout_ms=ask.timeout_ms,
+                producer_id=ask.producer.producer_id,
+                producer_epoch=ask.producer.epoch,
             ),
             InitProducerIdResponse,
         )

@@ -129,6 +129,26 @@ def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_aft
     assert kinds(asked)[1:3] == [DescribeProducers] * 2
     assert kinds(asked)[-2:] == ["commit", InitProducerId]
     assert asked[-2].ask.version == 4  # type: ignore[union-attr]
+    assert asked[-1].ask.producer == PRODUCER  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("replies", "times"),
+    [
+        ([Initialized(error=51), Initialized(error=51), Initialized(RAISED)], 3),
+        ([Unanswered(13), Initialized(RAISED)], 1),
+        ([Initialized(error=90)], 1),
+    ],
+    ids=["markers are being written", "no response", "a newer run"],
+)
+def test_a_committed_run_does_not_fence_a_newer_one_that_may_have_begun_meanwhile(
+    replies: list[Reply], times: int
+) -> None:
+    outcome, asked = commit(
+        {"commit": [Ended()], DescribeProducers: [HELD], InitProducerId: replies}, level=1
+    )
+    assert outcome == Committed(RECORD)
+    assert kinds(asked).count(InitProducerId) == times
 
 
 def test_a_process_finds_out_first_whether_the_broker_flags_duplicates() -> None:

@@ -52,7 +52,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     error_code,
 )
-from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import NO_PRODUCER_ID, Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.records.batch import Marker, batch_header
 from spark_kafka_sink.records.default_record import one_record, read_batches
@@ -471,6 +471,16 @@ def test_an_error_code_is_passed_on_as_it_came(
     (ended, described) = replies_to(client, [other, DescribeProducers(LOG)])
     assert (type(ended), ended.error) == (Ended, 53)
     assert (type(described), described.error) == (ProducersDescribed, 29)
+
+
+def test_the_next_epoch_is_asked_for_with_the_epoch_that_the_caller_has(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for producer in (NO_PRODUCER_ID, PRODUCER):
+        replies_to(client, [InitProducerId(OWNER, 60_000, producer)])
+        message = cluster.sent[-1][1]
+        assert isinstance(message, InitProducerIdRequest)
+        assert ProducerIdAndEpoch(message.producer_id, message.producer_epoch) == producer
 
 
 def test_a_producer_id_that_no_coordinator_assigns_is_no_reply(
