@@ -117,14 +117,18 @@ def test_what_tasks_wrote_is_grouped_by_partition_only_once(
     assert len(calls) == 1
 
 
+# What brokers of level 1 reply: the transaction has all partitions from its beginning on.
+AT_LEVEL_1: dict[Any, list[Reply]] = {
+    DescribeTransaction: [
+        Described(ONGOING, PRODUCER, 1, 1, frozenset({PARTITION, OTHER_PARTITION, LOG}))
+    ],
+    DescribeProducers: [HELD, ProducersDescribed()],
+    "commit": [Ended()],
+}
+
+
 def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_afterwards() -> None:
-    both = Described(ONGOING, PRODUCER, 1, 1, frozenset({PARTITION, OTHER_PARTITION, LOG}))
-    script: dict[Any, list[Reply]] = {
-        DescribeTransaction: [both],
-        DescribeProducers: [HELD, ProducersDescribed()],
-        "commit": [Ended()],
-    }
-    outcome, asked = commit(script, level=1)
+    outcome, asked = commit(AT_LEVEL_1, level=1)
     assert outcome == Committed(RECORD)
     assert kinds(asked)[1:3] == [DescribeProducers] * 2
     assert kinds(asked)[-2:] == ["commit", InitProducerId]
@@ -144,9 +148,7 @@ def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_aft
 def test_a_committed_run_does_not_fence_a_newer_one_that_may_have_begun_meanwhile(
     replies: list[Reply], times: int
 ) -> None:
-    outcome, asked = commit(
-        {"commit": [Ended()], DescribeProducers: [HELD], InitProducerId: replies}, level=1
-    )
+    outcome, asked = commit(AT_LEVEL_1 | {InitProducerId: replies}, level=1)
     assert outcome == Committed(RECORD)
     assert kinds(asked).count(InitProducerId) == times
 
