@@ -201,7 +201,7 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-dist/.dist: $(SOURCES) | python
 	$(call make_environment,.venv-dist)
 	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
-	$(call install,".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6")
+	$(call install,".[demo]" pyspark==$(SPARK) "build>=1.4.2" "twine>=7")
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

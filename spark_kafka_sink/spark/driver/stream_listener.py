@@ -25,16 +25,14 @@ from spark_kafka_sink.model import check_callable
 from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.committing.report_files import newest_report_of, reports_of
 from spark_kafka_sink.spark.driver.hooks.failed_writes import cause_of
+from spark_kafka_sink.spark.driver.hooks.queries import report_file_of
 from spark_kafka_sink.spark.report import counted
 from spark_kafka_sink.spark.session import driver_folder, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_WITH_THE_SERVER: Final = (
-    "with Spark Connect, reports are only available on the server: set the option reportPath of "
-    "the stream to write them to a file there"
-)
+_ON_THE_SERVER: Final = "with Spark Connect, reports are only available on the server"
 # If rows may go to Kafka through a sink, Spark's description of it contains one of these strings.
 # The first is for Python data sources, whose names Spark does not show. The second is for
 # foreachBatch.
@@ -48,7 +46,8 @@ class MicroBatchRecord:
     progress: Spark's progress. reports: the sink's reports, as dictionaries with the fields of
     docs/reference/report.md. There are several if a function of foreachBatch calls `write_batch`
     several times. where: None if this process can read the reports. With Spark Connect, it cannot;
-    then this is a sentence that says where they are.
+    then this is a sentence that says where they are. The sentence contains the option reportPath of
+    a stream that this process started after `register`.
     """
 
     progress: StreamingQueryProgress
@@ -190,7 +189,7 @@ class KafkaStreamListener(StreamingQueryListener):
         if not self._has_reports():
             if progress.numInputRows:
                 self._hand_on(
-                    MicroBatchRecord(progress=progress, reports=[], where=_WITH_THE_SERVER)
+                    MicroBatchRecord(progress=progress, reports=[], where=_where(progress.runId))
                 )
             return
         # Spark's timestamp is the start of the micro-batch, for example 2026-01-31T12:00:00.000Z.
@@ -228,9 +227,18 @@ class KafkaStreamListener(StreamingQueryListener):
                 error=cause_of(event.exception),
                 batch_id=run.batch_id if report is None else report["batch_id"],
                 report=report,
-                where=None if is_here else _WITH_THE_SERVER,
+                where=None if is_here else _where(event.runId),
             )
         )
+
+
+def _where(run_id: UUID) -> str:
+    """Return where the reports of a run are, if this process cannot read them."""
+    path = report_file_of(str(run_id))
+    if path is None:
+        how = "set the option reportPath of the stream to write them to a file there"
+        return f"{_ON_THE_SERVER}: {how}"
+    return f"{_ON_THE_SERVER}, in the file {path}"
 
 
 def _is_written(report: dict[str, Any]) -> bool:

@@ -87,19 +87,27 @@ def _check(context: SparkContext) -> None:
     files = [Path(SparkFiles.getRootDirectory(), name) for name in shipped]
     paths = [context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), *files]
     python_path = os.pathsep.join(str(path) for path in paths if path)
-    problem = _problem(context.pythonExec, python_path)
+    _check_python(context.pythonExec, python_path)
+
+
+@functools.cache
+def _check_python(python: str, python_path: str) -> None:
+    """Raise ConfigException if a Python cannot run the sink.
+
+    Only success is cached. So the next call finds a module that was installed after a failure.
+    """
+    problem = _problem(python, python_path)
     if problem is not None:
         message = (
-            f"Spark's workers would run {context.pythonExec}, which {problem}. The driver runs "
+            f"Spark's workers would run {python}, which {problem}. The driver runs "
             f"{sys.executable} (Python {_drivers_version()}): set PYSPARK_PYTHON to that before "
             "the Spark session starts"
         )
         raise ConfigException(message)
 
 
-@functools.cache
 def _problem(python: str, python_path: str) -> str | None:
-    """Return why a Python cannot run the sink, or None if it can. The result is cached."""
+    """Return why a Python cannot run the sink, or None if it can."""
     try:
         done = subprocess.run(  # noqa: S603 - Spark is about to run the same program
             [python, "-c", _QUESTIONS, "spark_kafka_sink", *NEEDED],

@@ -103,8 +103,9 @@ def append_coalesced(
 def _size_bytes(column: pa.Array) -> int:
     """Return the size of a column in memory.
 
-    If all lists of a column are empty, Spark 4.0 sends no offsets for the lists inside them. For
-    such a column, `nbytes` would read the missing offsets and crash the process.
+    If all lists of a column are empty, Spark 4.0 and 4.1 send no offsets for the lists inside them.
+    For such a column, `nbytes` would read the missing offsets and crash the process. When the sink
+    requires Spark 4.2, which sends them (SPARK-56000), use `nbytes` for all columns.
     """
     if _has_lists_in_lists(column.type):
         return int(column.get_total_buffer_size())

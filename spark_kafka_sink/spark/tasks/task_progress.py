@@ -2,9 +2,9 @@
 
 A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
 waits. The thread holds no lock of the producer while it prints. If stderr is a pipe that is full,
-only this thread waits; the task and the I/O thread do not. If Spark collects the logs of workers,
-the line is logged with Python's logging instead. If the stream of the logs is full, each thread
-that logs waits.
+only this thread waits for the line; the task and the I/O thread do not. If Spark collects the logs
+of workers, the line is logged with Python's logging instead. If the output of a logging handler is
+a pipe that is full, each thread that logs waits, also the I/O thread with its warnings.
 """
 
 from __future__ import annotations

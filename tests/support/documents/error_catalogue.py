@@ -424,7 +424,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "spark/driver/hooks/worker_failures.py:explained",
                 "spark/driver/hooks/worker_failures.py:_sentence",
-                "spark/driver/worker_python.py:_check",
+                "spark/driver/worker_python.py:_check_python",
             ),
             tests=(
                 "unit/spark/driver/hooks/test_worker_failures.py::test_the_sentence_says_what_is_missing_where_and_what_to_do",

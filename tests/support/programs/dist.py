@@ -29,6 +29,9 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # The Spark of `make test`. Spark 4.1 and older do not support Python 3.14.
 _SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
+# The exact versions of hatchling and of what it needs. Both builds would otherwise take the newest
+# versions, and a build on a different day would give different archives.
+CONSTRAINTS: Final = Path(__file__).with_name("dist_constraints.txt")
 # Files that a build makes in a clone, and files that are no part of a release.
 _NOT_COPIED: Final = (
     *(".git", ".ci", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info"),
@@ -69,13 +72,14 @@ def check_committed(checkout: Path) -> None:
 def build(folder: Path) -> dict[str, str]:
     """Build wheel and sdist from a copy of the checkout; return their SHA-256 by file name.
 
-    Archives have the date of the last commit, so that a later build of the same commit is equal.
+    The archives have the date of the last commit, and CONSTRAINTS has the versions of the packages
+    that build them. So a later build of the same commit is equal.
     """
     source, target = folder / "source", folder / "dist"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*_NOT_COPIED))
     date = _run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
-    build = (sys.executable, "-m", "build", "--outdir", target, source)
-    _run(*build, SOURCE_DATE_EPOCH=date)
+    build = (sys.executable, "-m", "build", "--dependency-constraints-txt", CONSTRAINTS)
+    _run(*build, "--outdir", target, source, SOURCE_DATE_EPOCH=date)
     return {each.name: sha256(each.read_bytes()).hexdigest() for each in target.iterdir()}
 
 

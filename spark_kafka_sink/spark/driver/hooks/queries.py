@@ -21,6 +21,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renew_token_of_query
 from spark_kafka_sink.spark.driver.hooks.failed_writes import reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
@@ -71,6 +72,15 @@ def remember_stream(query: Any, options: Mapping[str, str]) -> None:
         _streams[str(query.runId)] = options
         if len(_streams) > _MOST_STREAMS:
             _streams.pop(next(iter(_streams)), None)
+
+
+def report_file_of(run_id: str) -> str | None:
+    """Return the value of the option reportPath of a stream, without credentials.
+
+    Return None if the stream does not have the option, or if `remember_stream` did not record it.
+    """
+    path = _streams.get(run_id, {}).get("reportpath")
+    return None if path is None else masked(path)
 
 
 def _run_of_query(query: Any, _error: Exception) -> str:

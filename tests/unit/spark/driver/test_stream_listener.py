@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from spark_kafka_sink import FailedQueryRecord, KafkaStreamListener, MicroBatchR
 from spark_kafka_sink.errors import IllegalArgumentException
 from spark_kafka_sink.spark.committing import report_files
 from spark_kafka_sink.spark.driver import listener_bus, stream_listener
+from spark_kafka_sink.spark.driver.hooks import queries
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
@@ -220,6 +222,29 @@ def test_over_connect_a_record_says_where_the_report_is(
         "there"
     )
     assert "micro-batch 9: " in second
+
+
+def test_over_connect_a_record_names_the_file_of_a_stream_that_has_one(
+    over_connect: Callable[[KafkaStreamListener], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queries, "_streams", {})
+    listener = KafkaStreamListener()
+    over_connect(listener)
+    given = {"reportpath": "/reports/flights.jsonl"}
+    queries.remember_stream(SimpleNamespace(runId=str(RUNS[FIRST])), given)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    queries.remember_stream(SimpleNamespace(runId=str(RUNS[SECOND])), {})
+    listener.onQueryProgress(progress_of(SECOND, 7))
+    listener.onQueryTerminated(failed(FIRST))
+    with_file, without, failure = capsys.readouterr().err.splitlines()
+    where = "with Spark Connect, reports are only available on the server"
+    assert with_file.endswith(f" rows/s; {where}, in the file /reports/flights.jsonl")
+    assert without.endswith(
+        f" rows/s; {where}: set the option reportPath of the stream to write them to a file there"
+    )
+    assert failure.endswith(f"{where}, in the file /reports/flights.jsonl; {NO_TOPIC}")
 
 
 @pytest.mark.usefixtures("folder")

@@ -94,6 +94,15 @@ def test_a_python_is_asked_once(tmp_path: Path) -> None:
     assert (tmp_path / "starts").read_text() == "started\n"
 
 
+def test_a_module_that_is_installed_after_the_failure_is_found(tmp_path: Path) -> None:
+    version = "{}.{}".format(*sys.version_info)
+    named = python(tmp_path, f"echo {version}; echo msgspec")
+    with pytest.raises(ConfigException, match="which has no module msgspec"):
+        workers_run(named)
+    python(tmp_path, f"echo {version}")
+    assert workers_run(named) == named
+
+
 def test_the_drivers_python_is_not_asked_under_whatever_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -420,7 +420,7 @@ def test_a_task_ends_and_appends_no_more_wherever_it_was_interrupted(
             thread.name = "interrupted"
 
 
-def test_empty_lists_of_lists_as_spark_4_0_sends_them_are_joined() -> None:
+def test_empty_lists_of_lists_as_spark_4_0_and_4_1_send_them_are_joined() -> None:
     # The lists inside have a buffer for offsets, but no offset. With them, nbytes crashes.
     nothing = pa.allocate_buffer(0)
     inner, kind = pa.list_(pa.string()), pa.list_(pa.list_(pa.string()))
