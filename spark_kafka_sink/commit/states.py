@@ -204,7 +204,7 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
             _A.FAILED,
         }
     ),
-    _A.ASKING: frozenset({_A.READING, _A.FAILED}),
+    _A.ASKING: frozenset({_A.PROVING, _A.READING, _A.FAILED}),
     _A.READING: frozenset(
         {_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
     ),

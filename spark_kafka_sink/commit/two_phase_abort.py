@@ -48,6 +48,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit.states import ABORT, AbortState, moved
 from spark_kafka_sink.commit.steps import (
     MARKER_PAUSE_S,
+    STALE_S,
     Failure,
     FailureKind,
     Received,
@@ -77,7 +78,8 @@ class Aborting:
     is_undecided: whether the result of A1 suggests that the run is not decided. To be certain, the
     abort also reads the log, which must not contain a committed record of the run. is_fenced:
     whether A1 was refused because the driver's epoch was raised, by another run or by the commit of
-    this run. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
+    this run. asked_again: whether A1 was sent a second time, to a coordinator that was looked up
+    again. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
     for running tasks. settles_at: when that wait ends, or None before the first list. is_missing:
     whether the driver lacks the commit message of a task. decided: transactions that another run
     has decided to commit. This abort does not end them. missed: why the last list may lack open
@@ -95,6 +97,7 @@ class Aborting:
     is_proved: bool = False
     is_undecided: bool = False
     is_fenced: bool = False
+    asked_again: bool = False
     empty_lists: int = 0
     settles_s: float = SETTLES_S
     settles_at: float | None = None
@@ -227,13 +230,23 @@ def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
     """Find out from the transaction's state why brokers refused the abort (A1) at level 1.
 
     The transaction is already committed, or it has no partition. But if the coordinator returns a
-    different producer id or epoch, the driver is fenced.
+    different producer id or epoch, the driver is fenced. A coordinator that was replaced may not
+    know the newest state (KAFKA-21181), and refuses A1 without writing to its log. So before the
+    run counts as undecided, A1 is sent once more.
     """
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
-    machine = replace(machine, is_undecided=is_own and not is_committed, is_fenced=not is_own)
-    return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
+    is_undecided = is_own and not is_committed
+    # If no message is missing, the run may be decided, at a coordinator that has replaced this one.
+    may_be_stale = is_undecided and not machine.is_missing and not machine.asked_again
+    if may_be_stale and at.now + STALE_S < machine.deadline:
+        machine = replace(_moved(machine, _S.PROVING), asked_again=True)
+        ask = end_txn(machine.plan.run.driver_id, machine.producer, machine.level, commit=False)
+        return asking(machine, ask, pause_s=STALE_S, looks_up=True)
+    machine = replace(machine, is_undecided=is_undecided, is_fenced=not is_own)
+    ask_log, looks_up = ReadLog(machine.plan.run.driver_id), machine.asked_again
+    return asking(_moved(machine, _S.READING), ask_log, looks_up=looks_up)
 
 
 def _read(machine: Aborting, at: Received) -> Step[Aborting]:

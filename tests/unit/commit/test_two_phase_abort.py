@@ -19,7 +19,7 @@ from support.pure.planned_run import (
     TASK,
     WRITER,
 )
-from support.pure.scripted_machine import kinds, run
+from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase_abort
 from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
@@ -44,7 +44,7 @@ from spark_kafka_sink.commit.questions import (
     Reply,
     Unanswered,
 )
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.steps import STALE_S, Failure, FailureKind
 
 
 def abort(
@@ -159,13 +159,18 @@ def test_what_another_run_has_decided_is_not_aborted() -> None:
 def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
     of_other = LogRead(LogReading(replace(DECIDED.done(), run="run 0"), 3))
     script: dict[Any, list[Reply]] = {
-        "abort": [Ended(error=48), Ended(), Ended(error=48)],
+        "abort": [Ended(error=48), Ended(error=48), Ended(), Ended(error=48)],
         DescribeTransaction: [Described(EMPTY, PRODUCER)],
         ReadLog: [of_other],
     }
     outcome, asked = abort(script, level=1, seconds=0.1)
     assert outcome == Aborted()
     assert EndTxn(TASK, WRITER, commit=False, version=4) in [each.ask for each in asked]
+    # A task whose message is missing shows that commit() was not called.
+    script["abort"] = [Ended(error=48), Ended(), Ended(error=48)]
+    outcome, asked = abort(script, level=1, is_missing=True)
+    assert outcome == Aborted(may_be_open=True)
+    assert kinds(asked)[:4] == [ListTransactions, "abort", DescribeTransaction, ReadLog]
     # At level 2 the same answer means that the decision is committed.
     outcome, asked = abort(script | {"abort": [Ended(error=48)]})
     assert isinstance(outcome, Failure)
@@ -189,6 +194,20 @@ def test_an_abort_of_a_decided_run_that_reads_an_old_end_of_the_log_reads_again(
     assert kinds(asked).count("abort") == 1
     reads = [each for each in asked if isinstance(each.ask, ReadLog)]
     assert [each.looks_up for each in reads] == [False, True, True]
+
+
+def test_a_coordinator_that_was_replaced_does_not_make_a_decided_run_undecided() -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        DescribeTransaction: [Described(EMPTY, PRODUCER), Described(COMPLETE_COMMIT, PRODUCER)],
+        ReadLog: [LogRead(LogReading(DECIDED, 4))],
+    }
+    outcome, asked = abort(script, level=1)
+    assert outcome == Decided(DECIDED)
+    again = [each for each in asked if kind_of(each.ask) == "abort"]
+    assert [(each.pause_s, each.looks_up) for each in again] == [(0.0, False), (STALE_S, True)]
+    (read,) = [each for each in asked if isinstance(each.ask, ReadLog)]
+    assert read.looks_up
 
 
 def test_a_newer_run_between_the_abort_and_its_question_ends_what_is_open() -> None:
