@@ -21,6 +21,7 @@ _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # A retry may succeed after Request Timeout, Precondition Failed, Too Early, Too Many Requests.
 _RETRIABLE: Final = frozenset({408, 412, 425, 429})
+_REDIRECTS: Final = frozenset({301, 302, 307, 308})
 _NOT_RETRIABLE: Final = frozenset({501, 505})
 # The names of the token in responses. The first name that is present is used.
 _TOKEN_NAMES: Final = ("access_token", "id_token")
@@ -96,8 +97,10 @@ def token_of_answer(
     found = _object(body)
     if not 200 <= status < 300:
         is_final = status not in _RETRIABLE and (status < 500 or status in _NOT_RETRIABLE)
+        advice = "; set the URL of the token endpoint to the one that it redirects to"
         raise TokenException(
-            f"it answered {status}{_described(found, secrets)}",
+            f"it answered {status}{_described(found, secrets)}"
+            + (advice if status in _REDIRECTS else ""),
             is_final=is_final,
             retry_after_s=None if is_final else retry_after_s,
         )

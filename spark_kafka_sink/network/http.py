@@ -233,11 +233,11 @@ def _is_cut(response: HTTPResponse, body: bytes) -> bool:
 
     In this case, read() returns the incomplete body without an error.
 
-    A response without chunks and without a length ends when the connection ends. If its body is
-    empty, the connection probably ended within the headers.
+    A response without chunks and without a length ends when the connection ends. If its status says
+    that it has a result, but its body is empty, the connection probably ended within the headers.
     """
     if response.length is None:
-        return not body and not response.chunked
+        return 200 <= response.status < 300 and not body and not response.chunked
     return response.length > 0
 
 

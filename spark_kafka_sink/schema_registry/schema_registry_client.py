@@ -354,6 +354,9 @@ def _request_of(schema: Schema) -> dict[str, Any]:
 
 # What to do: the keys are error codes of the registry, and HTTP statuses.
 _ADVICE: Final = {
+    **dict.fromkeys(
+        (301, 302, 307, 308), "set schema.registry.url to the URL that it redirects to"
+    ),
     401: "check basic.auth.user.info or bearer.auth.*",
     403: "ask for the permission on the subject",
     404: "check that schema.registry.url is the URL of a schema registry",

@@ -178,7 +178,7 @@ class _Datums:
                 self.write(part, array.field(number), live)
 
     def _list(self, plan: ListPlan, array: pa.Array, live: Mask) -> None:
-        offsets, items = _items(array)
+        offsets, items = list_items(array)
         counts = np.diff(offsets)
         live_items: Mask = None
         if live is not None:
@@ -446,7 +446,10 @@ def plain_layout(array: pa.Array) -> pa.Array:
     """Return an array in a layout that encoders can read. Most arrays are not changed."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return plain_layout(array.dictionary).take(array.indices)  # pyarrow cannot decode views
+        # pyarrow cannot decode views. Under a null parent, an index may be outside the dictionary.
+        words, indices = plain_layout(array.dictionary), _numbers(array.indices)
+        is_inside = pa.array((indices >= 0) & (indices < len(words)))
+        return words.take(pc.if_else(is_inside, array.indices, None))
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)
@@ -462,7 +465,7 @@ _LAYOUTS: Final = (
 )
 
 
-def _items(array: pa.Array) -> tuple[Int64s, pa.Array]:
+def list_items(array: pa.Array) -> tuple[Int64s, pa.Array]:
     """Return (offsets, items): the offsets of the lists in `items`, int64, and all items."""
     kind = array.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)):

@@ -12,6 +12,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +20,8 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde.arrow_types import column_type
-from spark_kafka_sink.serde.avro_encoder import plain_layout
+from spark_kafka_sink.serde.avro_encoder import list_items, plain_layout
 from spark_kafka_sink.serde.column_types import Kind
-from spark_kafka_sink.serde.row_rules import header_lists
 
 # The size in bits of the numbers in date32 and time32.
 _SHORT: Final = 32
@@ -61,16 +61,14 @@ def _lists(array: pa.Array) -> list[Any]:
     A list becomes a list. A map becomes a dict if its keys are strings, else a list of pairs.
     """
     kind = array.type
-    lists = header_lists(array)
-    counts = [0 if count is None else count for count in lists.value_lengths().to_pylist()]
-    ends = np.cumsum(counts).tolist()
-    items = _rows(lists.flatten())
-    parts = [items[end - count : end] for count, end in zip(counts, ends, strict=True)]
+    offsets, items = list_items(array)
+    ranges = [slice(*each) for each in pairwise(offsets.tolist())]
     if not pa.types.is_map(kind):
-        return parts
-    if column_type(kind.key_type).kind is not Kind.STRING:
-        return [[list(entry.values()) for entry in part] for part in parts]
-    return [dict(tuple(entry.values()) for entry in part) for part in parts]
+        rows = _rows(items)
+        return [rows[each] for each in ranges]
+    pairs = list(zip(_rows(items.field(0)), _rows(items.field(1)), strict=True))
+    make = dict if column_type(kind.key_type).kind is Kind.STRING else list
+    return [make(pairs[each]) for each in ranges]
 
 
 def _values(array: pa.Array) -> list[Any]:
@@ -111,12 +109,25 @@ def _times(array: pa.Array) -> list[str | None]:
     A year may be below 1 or above 9999, which Python's datetime does not support.
     """
     kind = array.type
-    unit = kind.unit if pa.types.is_timestamp(kind) else "D"
-    zone = "Z" if pa.types.is_timestamp(kind) and kind.tz is not None else ""
-    counts = _counts(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    texts = np.datetime_as_string(counts.view(f"datetime64[{unit}]")).tolist()
+    days = _counts(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    times = [""] * len(days)
+    if pa.types.is_timestamp(kind):
+        # The lowest number would be NaT as a datetime64. So days and times of day are separate.
+        days, rests = np.divmod(days, _SECONDS_PER_DAY * _UNITS[kind.unit])
+        zone = "" if kind.tz is None else "Z"
+        texts = np.datetime_as_string(rests.view(f"datetime64[{kind.unit}]")).tolist()
+        times = [text.removeprefix("1970-01-01") + zone for text in texts]
+    dates = map(_padded, np.datetime_as_string(days.view("datetime64[D]")).tolist())
     valid = array.is_valid().to_pylist()
-    return [text + zone if there else None for text, there in zip(texts, valid, strict=True)]
+    rows = zip(dates, times, valid, strict=True)
+    return [date + time if is_valid else None for date, time, is_valid in rows]
+
+
+def _padded(date: str) -> str:
+    """Return a date with at least four digits in its year, because numpy counts a minus as one."""
+    sign, digits = ("-", date[1:]) if date.startswith("-") else ("", date)
+    year, rest = digits.split("-", 1)
+    return f"{sign}{year:0>4}-{rest}"
 
 
 def _spans(array: pa.Array) -> list[str | None]:

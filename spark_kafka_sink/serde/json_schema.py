@@ -251,17 +251,17 @@ def _of_some_rows(*, if_any: bool = True) -> Iterator[None]:
     try:
         yield
     except _Misfit as error:
-        error.is_of_every_row &= not if_any
-        raise
+        is_of_every_row = error.is_of_every_row and not if_any
+        raise _Misfit(error.message, is_of_every_row=is_of_every_row) from None
 
 
-_Known: TypeAlias = dict[tuple[int, int, Steps], list[JsonRule]]
+_Known: TypeAlias = dict[tuple[int, int, Steps], list[JsonRule] | _Misfit]
 
 
 class _Fitter:
     """Compares a column, and what is in it, with one schema. Each keyword is compared alone.
 
-    document: the document that has the schema. known: the rules of each target of a ``$ref``.
+    document: the document that has the schema. known: the result for each target of a ``$ref``.
     """
 
     def __init__(self, references: JsonReferences, document: JsonDocument, known: _Known) -> None:
@@ -302,8 +302,13 @@ class _Fitter:
         key = (id(column), id(schema), steps)
         if key not in self._known:
             fitter = _Fitter(self._references, document, self._known)
-            self._known[key] = fitter.fit(column, schema, path, steps)
-        return self._known[key]
+            try:
+                self._known[key] = list(dict.fromkeys(fitter.fit(column, schema, path, steps)))
+            except _Misfit as error:
+                self._known[key] = error
+        if isinstance(known := self._known[key], _Misfit):
+            raise known.with_traceback(None)
+        return known
 
     def _inside(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
@@ -368,11 +373,7 @@ class _Fitter:
             common = [rule for rule in found[0] if all(rule in each for each in found)]
             return common if is_of_every_row else []
         # If there is only one branch besides null, its own error is the most exact one.
-        others = [
-            error
-            for error, branch in zip(misfits, branches, strict=True)
-            if not self._is_null(branch)
-        ]
+        others = [x for x, each in zip(misfits, branches, strict=True) if not self._is_null(each)]
         if len(others) == 1:
             raise others[0]
         with _of_some_rows(if_any=not is_of_every_row):
@@ -428,10 +429,9 @@ class _Fitter:
         more, required = _further_properties(schema), _required(schema)
         if required or more is False:
             what = f"the property {required[0]!r}" if required else "no further properties"
+            expected = f"an object with {what}, such as to_json writes for a struct"
             with _of_some_rows():
-                raise _misfit(
-                    column, path, f"an object with {what}, such as to_json writes for a struct"
-                )
+                raise _misfit(column, path, expected)
         properties = list(_properties(schema).values())
         values = {"anyOf": [*properties, more]} if properties else more
         return self._element(column.fields[1], values, f"{path}[]", (*steps, Each.VALUE))

@@ -25,7 +25,32 @@ def plain_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Yield the batches with the types of `plain_schema`. Plain columns are not copied."""
     for batch in batches:
         plain = plain_schema(batch.schema)
-        yield batch if plain == batch.schema else batch.cast(plain)
+        if plain == batch.schema:
+            yield batch
+        else:
+            yield pa.record_batch(list(map(_array, batch.columns, plain.types)), schema=plain)
+
+
+def _array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array as its plain type. A plain array is not copied."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        # Under a null struct, an index may be outside the dictionary. flatten() makes it null.
+        parts = list(map(_array, array.flatten(), [field.type for field in kind]))
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if not pa.types.is_nested(kind):
+        return array.cast(kind)
+    is_map = pa.types.is_map(kind)
+    items = pa.struct([kind.key_field, kind.item_field]) if is_map else kind.value_type
+    return pa.Array.from_buffers(
+        kind,
+        len(array),
+        array.buffers()[:2],
+        array.null_count,
+        array.offset,
+        [_array(array.values, items)],
+    )
 
 
 def _field(field: pa.Field) -> pa.Field:

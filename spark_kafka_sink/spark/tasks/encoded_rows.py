@@ -114,13 +114,16 @@ def bad_batch(
     fault: RowFault,
     numbers: npt.NDArray[np.int64],
     encodings: Sequence[ColumnEncoding],
+    *,
+    is_kept: bool,
 ) -> BadBatch:
     """Return the rows of a fault as bad rows. Columns with an encoding contain JSON instead.
 
     batch: the batch before it was encoded. numbers: the number of each row of `batch` in the task.
+    is_kept: whether dead letters keep the rows. If they do not, the rows are not converted to JSON.
     """
     rows = batch.take(pa.array(fault.rows))
-    for encoding in encodings:
+    for encoding in encodings if is_kept else ():
         number = rows.schema.get_field_index(encoding.column)
         found = _rows(rows.column(number), encoding)
         # The rows of a JsonPlan are JSON already.

@@ -195,8 +195,9 @@ class TaskRows:
                 raise_first(faults)
         if not faults:
             return encoded, numbers
+        is_kept = self._dead_letters is not None
         for fault in faults:
-            self._take(bad_batch(batch, fault, numbers, self._encodings))
+            self._take(bad_batch(batch, fault, numbers, self._encodings, is_kept=is_kept))
         good = np.ones(batch.num_rows, np.bool_)
         good[np.concatenate([fault.rows for fault in faults])] = False
         return encoded.filter(pa.array(good)), numbers[good]

@@ -94,6 +94,14 @@ def test_which_refusals_are_tried_again(status: int, *, is_final: bool) -> None:
     assert caught.value.retry_after_s == (None if is_final else 7.0)
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_has_advice(status: int) -> None:
+    with pytest.raises(TokenException) as caught:
+        token_of_answer(status, b"", 0.0)
+    advice = "set the URL of the token endpoint to the one that it redirects to"
+    assert str(caught.value) == f"it answered {status}; {advice}"
+
+
 def test_of_a_refusal_only_the_two_members_are_shown() -> None:
     said = body(error="invalid_client", error_description="no\nsuch", secret="s3cret")
     with pytest.raises(TokenException) as caught:

@@ -262,6 +262,12 @@ def test_a_connection_that_ends_before_the_response_does_is_an_error_to_try_agai
     assert not caught.value.is_refused
 
 
+@pytest.mark.parametrize("status", [301, 401, 503])
+def test_a_status_other_than_success_needs_neither_a_length_nor_a_body(status: int) -> None:
+    with peer(says(b"HTTP/1.1 %d Moved\r\nLocation: /x\r\n\r\n" % status)) as url:
+        assert post(url, {}, {}, LIMITS).status == status
+
+
 def test_a_response_may_end_with_its_connection() -> None:
     with peer(says(HEAD + b"\r\nall of it")) as url:
         assert post(url, {}, {}, LIMITS).body == b"all of it"

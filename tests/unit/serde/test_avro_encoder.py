@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import fastavro
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -293,7 +294,7 @@ class Maker:
         )
         order = self._chance.sample(range(len(columns)), len(columns))
         array = pa.StructArray.from_arrays(
-            [columns[number].array for number in order],
+            [hidden_by(valid, columns[number].array) for number in order],
             [f"f{number}" for number in order],
             mask=pa.array([not there for there in valid], pa.bool_()),
         )
@@ -344,6 +345,15 @@ class Maker:
             dict(zip(keys[a:b], items.values[a:b], strict=True)) for a, b in pairwise(offsets)
         ]
         return Column({"type": "map", "values": items.schema}, array, values)
+
+
+def hidden_by(valid: list[bool], array: pa.Array) -> pa.Array:
+    """Return a child of a struct. Under a null struct, a dictionary has an index outside of it."""
+    if not pa.types.is_dictionary(array.type):
+        return array
+    outside = pa.scalar(-1, array.type.index_type)
+    indices = pc.if_else(pa.array(valid, pa.bool_()), array.indices, outside)
+    return pa.DictionaryArray.from_arrays(indices, array.dictionary, safe=False)
 
 
 # A smaller seed is no simpler a column, so nothing is gained by looking for one.

@@ -15,6 +15,7 @@ import pytest
 import referencing
 from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from referencing.jsonschema import DRAFT7
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
@@ -154,9 +155,22 @@ def test_a_document_finds_itself_by_its_own_id() -> None:
     assert fits(schema, {"n.json": {"$id": own, **defs(a=NUMBER)}})
 
 
-def test_very_many_ways_through_the_references_take_little_work() -> None:
-    documents: dict[str, Any] = {
-        f"d{number}": {"allOf": [{"$ref": f"d{number + 1}"}] * 2} for number in range(100)
-    }
+def many_ways(keyword: str, levels: int) -> dict[str, Any]:
+    """Return documents that refer to each other, with two ways from each level to the next."""
+    return {f"d{level}": {keyword: [{"$ref": f"d{level + 1}"}] * 2} for level in range(levels)}
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_very_many_ways_through_the_references_take_little_work(keyword: str) -> None:
+    documents = many_ways(keyword, 100)
     assert fits(ref("d0"), documents | {"d100": TEXT})
     assert not fits(ref("d0"), documents | {"d100": NUMBER})
+
+
+def test_a_rule_at_the_end_of_very_many_ways_takes_little_memory() -> None:
+    column = column_type(pa.struct([("name", pa.string())]))
+    documents = many_ways("allOf", 20) | {"d20": {"required": ["name"]}}
+    with traced_memory() as memory:
+        plan = fit_json(column, {"$ref": "d0"}, "value", documents)
+    assert [each.path for each in plan.rules] == ["value.name"]
+    assert memory.peak_bytes < 1_000_000

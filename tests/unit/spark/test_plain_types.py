@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -53,6 +56,40 @@ def test_a_view_and_a_dictionary_have_their_plain_type_at_any_depth(
         (made,) = plain_batches([batch])
         assert made.schema.equals(found)
         assert made.column(0).equals(pa.array([value, None], plain))
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.int8(), kind)]
+)
+def test_a_null_struct_may_have_a_word_that_is_not_in_its_dictionary(
+    wrapped: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    passed, plain = (
+        wrapped(pa.struct([("a", text)]))
+        for text in (pa.dictionary(pa.int8(), pa.string()), pa.string())
+    )
+    rows: list[Any] = [{"a": None}, None]
+    if pa.types.is_list(passed):
+        rows = [rows, None, rows]
+    elif pa.types.is_map(passed):
+        rows = [[*enumerate(rows)], None, [*enumerate(rows)]]
+    # pyarrow gives a null struct the first word, although the dictionary is empty.
+    column = pa.array(rows, passed)
+    for start in (0, 1):
+        (made,) = plain_batches([pa.record_batch([column.slice(start)], ["column"])])
+        made.validate(full=True)
+        assert made.column(0).equals(pa.array(rows[start:], plain))
+
+
+def test_dictionaries_in_maps_are_plain() -> None:
+    keys = pa.array(["a", "b", "c"]).dictionary_encode()
+    column = pa.MapArray.from_arrays([0, 1, None, 3], keys, keys.take(pa.array([2, None, 0])))
+    expected = pa.array(
+        [[("a", "c")], [("b", None), ("c", "a")], None], pa.map_(pa.string(), pa.string())
+    )
+    for start in (0, 1):
+        (made,) = plain_batches([pa.record_batch([column.slice(start)], ["column"])])
+        assert made.column(0).equals(expected.slice(start))
 
 
 def test_a_field_that_is_not_null_stays_so() -> None:

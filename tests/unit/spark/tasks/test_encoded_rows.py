@@ -123,6 +123,15 @@ def test_skipped_rows_are_counted_by_reason_and_described() -> None:
     assert details[5] == "column value.color has a text that is not a symbol of enum C"
 
 
+def test_what_has_no_json_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: pa.Array) -> pa.Array:
+        raise ValueError
+
+    monkeypatch.setattr("spark_kafka_sink.spark.tasks.encoded_rows.json_texts", fail)
+    _, report = written(ROWS, options(onError="skip"))
+    assert report.reasons == REASONS
+
+
 def test_dead_letters_have_the_row_as_json_and_say_so() -> None:
     sent, _ = written(ROWS, options(onError="deadLetter", deadLetterTopic="dead"))
     assert [row["key"] for topic, row in sent if topic == "t"] == [key for key, _ in GOOD]
@@ -273,6 +282,14 @@ VALUES: list[tuple[pa.DataType, Any, Any]] = [
     (pa.timestamp("us", "Europe/Zurich"), 2**62, "148108-07-06T14:00:27.387904Z"),
     (pa.timestamp("us"), datetime(2024, 2, 29, 1, 2, 3, 4, UTC), "2024-02-29T01:02:03.000004"),
     (pa.date64(), date(1969, 12, 31), "1969-12-31"),
+    (pa.date32(), -719_529, "-0001-12-31"),
+    (pa.date32(), -800_000, "-0221-09-04"),
+    (pa.date32(), -(2**31), "-5877641-06-23"),
+    (pa.date64(), -719_529 * 86_400_000, "-0001-12-31"),
+    (pa.timestamp("us", "UTC"), -62_167_219_200_000_001, "-0001-12-31T23:59:59.999999Z"),
+    (pa.timestamp("s"), -62_167_219_201, "-0001-12-31T23:59:59"),
+    (pa.timestamp("us"), -(2**63), "-290308-12-21T19:59:05.224192"),
+    (pa.timestamp("ns"), -(2**63), "1677-09-21T00:12:43.145224192"),
     (pa.time64("ns"), 5, "00:00:00.000000005"),
     (pa.time64("us"), time(13, 59, 1, 500_000), "13:59:01.5"),
     (pa.time32("s"), time(1), "01:00:00"),
@@ -287,6 +304,15 @@ VALUES: list[tuple[pa.DataType, Any, Any]] = [
     (pa.map_(pa.large_string(), pa.int8()), {"a": 1}, {"a": 1}),
     (pa.map_(pa.string_view(), pa.int8()), {"a": 1}, {"a": 1}),
     (pa.map_(pa.int8(), pa.int8()), {1: 2}, [[1, 2]]),
+    (
+        pa.map_(pa.string(), pa.map_(pa.string(), pa.null())),
+        {"x": [("a", None)], "y": [("b", None), ("c", None)]},
+        {"x": {"a": None}, "y": {"b": None, "c": None}},
+    ),
+    (pa.map_(pa.string(), pa.list_(pa.null())), {"q": [None] * 3}, {"q": [None] * 3}),
+    (pa.map_(pa.string(), pa.list_(pa.null(), 2)), {"q": [None] * 2}, {"q": [None] * 2}),
+    (pa.map_(pa.string(), pa.struct([("n", pa.null())])), {"x": {"n": None}}, {"x": {"n": None}}),
+    (pa.struct([("word", pa.dictionary(pa.int8(), pa.string()))]), {"word": None}, {"word": None}),
     (pa.binary_view(), b"\xff\0", "/wA="),
     (pa.binary(2), b"\xff\0", "/wA="),
     (pa.struct([]), {}, {}),
