@@ -405,9 +405,10 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """The name of the client's principal, if a login has shown it; any thread may read it.
+        """The name of the client's principal, if a token or a ticket has shown it.
 
-        It is empty before a login, and for mechanisms whose user is in the configuration.
+        Otherwise, it is empty, for example for mechanisms whose user is in the configuration. Any
+        thread may read it.
         """
         return self._subject if self._kerberos is None else self._kerberos.principal
 
@@ -520,6 +521,9 @@ class Security:
             self._oauth = OAuth(self._config, self._values, is_one_of_many=is_one_of_many)
             if self._oauth.source is not None:
                 self._oauth.source.attach(self)
+            else:
+                # `_check_identity` compares the user of this token, and later logins must have it.
+                self._token()
         elif self._mechanism == GSSAPI:
             self._kerberos = Kerberos(self._config, self._values, self._wake_client, self._identity)
         else:

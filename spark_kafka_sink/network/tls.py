@@ -31,6 +31,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 PIECE_BYTES: Final = 256 * 1024
 # The largest payload of one TLS record in bytes.
 _RECORD_BYTES: Final = 16 * 1024
+# OpenSSL answers each key update that requests one, with 27 bytes. A broker that limits the use of
+# its keys (jdk.tls.keyLimits) requests one every few MiB.
+_MOST_UNSENT_BYTES: Final = 64 * 1024
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PROTOCOLS: Final = frozenset(_VERSIONS)
 # The certificate files of common systems, in case Python was built for a different system.
@@ -356,9 +359,13 @@ class TlsLayer:
         """Process received bytes and return the decrypted data.
 
         Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
-        connection broke for a different reason.
+        connection broke for a different reason, or if too many responses to key updates are unsent.
         """
         self.has_received = True
+        if self.is_secured and self._outgoing.pending > _MOST_UNSENT_BYTES:
+            raise ConnectionError(
+                "TLS: the broker requests key updates again and again, and reads no responses"
+            )
         self._incoming.write(data)
         if not self.is_secured and not self._do_handshake():
             return b""

@@ -1026,21 +1026,26 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "No delegation token",
-            "Delegation tokens are not enabled on the brokers, or this user may not create one.",
+            (
+                "Delegation tokens are not enabled on the brokers, or this user may not create "
+                "one. Or another process of the driver waits for brokers that do not respond."
+            ),
             (
                 "Enable delegation tokens on the brokers, use different credentials, or remove "
-                "`delegationToken`."
+                "`delegationToken`. If another process waits, check that the driver can reach the "
+                "brokers."
             ),
             places=(
                 "admin/token_requests.py:_token_error",
                 "admin/admin_requests.py:AdminRequests.until_answered",
                 "auth/delegation_tokens.py:checked_token_mechanism",
-                "spark/planning/task_tokens.py:_locked_file",
+                "spark/planning/token_file.py:locked_file",
                 "spark/options.py:_delegation_token_mechanism~needs brokers",
             ),
             tests=(
                 "integration/test_delegation_tokens.py::test_brokers_without_tokens_say_which_setting_they_lack",
                 "unit/spark/planning/test_task_tokens.py::test_tasks_need_a_listener_with_logins",
+                "unit/spark/planning/test_task_tokens.py::test_no_process_waits_for_ever_for_another_one",
                 "unit/admin/test_admin_requests.py::test_a_call_that_times_out_names_the_error_for_which_it_was_repeated",
             ),
         ),

@@ -160,16 +160,18 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "now, run `kafka-delegation-tokens.sh --describe`, find the HMAC of the token id in "
             "the output, and pass it to `kafka-delegation-tokens.sh --expire`. If the renewal "
             "failed, check that the driver can reach the brokers: the sink retries until the token "
-            "expires. If a file cannot be written, make the folder `spark.local.dir` of the driver "
-            "writable."
+            "expires. If the token of a job is not renewed, the job fails if it takes longer than "
+            "the token is valid. If a file cannot be written, make the folder `spark.local.dir` of "
+            "the driver writable."
         ),
         places=(
             "spark/committing/job_token.py:JobToken.keep",
             "spark/committing/job_token.py:JobToken._say_failure",
             "spark/driver/hooks/delegation_token_renewal.py:_run",
             "spark/planning/task_tokens.py:checked_with_shared_token",
-            "spark/planning/task_tokens.py:_renewed",
-            "spark/planning/task_tokens.py:_warn_of_file",
+            "spark/planning/task_tokens.py:_unless_expired",
+            "spark/planning/task_tokens.py:_note_job",
+            "spark/planning/token_file.py:_warn_of_file",
         ),
         tests=(
             "unit/spark/planning/test_task_tokens.py::test_a_job_goes_on_where_its_credentials_cannot_be_kept",
@@ -177,6 +179,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "unit/spark/driver/hooks/test_delegation_token_renewal.py::test_a_renewal_that_fails_is_tried_again_and_told",
             "unit/spark/planning/test_task_tokens.py::test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new",
             "unit/spark/planning/test_task_tokens.py::test_while_a_token_cannot_be_renewed_it_is_used_until_it_expires",
+            "unit/spark/planning/test_task_tokens.py::test_a_job_whose_token_is_not_noted_says_so",
             "unit/spark/planning/test_task_tokens.py::test_a_link_is_not_followed_and_the_process_goes_on_without_a_file",
         ),
     ),

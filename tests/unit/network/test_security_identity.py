@@ -488,7 +488,13 @@ def test_a_client_of_an_identity_logs_in_as_that_user_only(users: Users, tmp_pat
         users.set("alice")
         given = config(options, tmp_path)
         identity = login_identity(given)
-        assert Security.of(given, identity=identity) is not None
+        made = Security.of(given, identity=identity)
+        assert made is not None
         users.set("bob")
         with pytest.raises(SaslAuthenticationException, match="cannot change its user"):
             Security.of(given, identity=identity)
+        # Also if the user changes before the first login.
+        with pytest.raises(SaslAuthenticationException, match="cannot change its user"):
+            made.login(NODE, 0.5)
+        users.set("alice")
+        assert made.login(NODE, 0.5) is not None

@@ -540,6 +540,20 @@ def test_a_broker_may_renew_its_keys_and_ask_for_ours(
         assert server.decrypt_updated(client.encrypt(to_server)) == to_server
 
 
+def test_a_broker_that_reads_our_answers_may_renew_its_keys_as_often_as_it_likes(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    server, client = KeyUpdatingServer(made.server, tmp_path), layer(trusting)
+    while not client.is_secured:
+        client.received(server.handshake(client.outgoing()))
+    assert server.handshake(client.outgoing()) == b""
+    sent = 0
+    for _ in range(10):
+        assert client.received(b"".join(server.key_update() for _ in range(500))) == b""
+        sent += len(client.outgoing())
+    assert sent > 2 * 64 * 1024
+
+
 def _records(sent: bytes) -> int:
     count = at = 0
     while at < len(sent):

@@ -8,10 +8,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority, Certificate
+from support.brokers.key_updates import KeyUpdatingServer
 from support.brokers.tls_peers import served, server_context
 
 from spark_kafka_sink.errors import SslAuthenticationException
@@ -157,6 +159,34 @@ def test_a_fault_behind_an_answer_ends_the_channel_at_once(
     assert isinstance(closed, Closed)
     assert closed.reason.startswith("TLS: ")
     assert closed.error is None
+
+
+def test_a_broker_that_requests_keys_and_does_not_read_gets_no_memory_of_ours(
+    selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
+) -> None:
+    server, client = KeyUpdatingServer(certificate, tmp_path), layer(authority.root)
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                for _ in range(2):
+                    connection.sendall(server.handshake(connection.recv(100_000)))
+                for _ in range(30):
+                    connection.sendall(b"".join(server.key_update() for _ in range(1000)))
+                is_over.wait(10)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        selector.connect(7, resolve(*listener.getsockname())[0], client)
+        poll_until(selector, lambda events: any(isinstance(event, Secured) for event in events))
+        selector.send(7, [bytes(20_000_000)])
+        happened = poll_until(selector, is_closed)
+        is_over.set()
+        thread.join(20)
+    words = "the broker requests key updates again and again, and reads no responses"
+    assert happened == [Closed(7, f"TLS: {words}", speaks_tls=True)]
 
 
 def test_the_rest_of_a_channel_comes_decrypted_and_nothing_is_written(

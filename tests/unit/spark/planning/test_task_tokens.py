@@ -13,6 +13,7 @@ import pickle
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -44,7 +45,13 @@ from spark_kafka_sink.spark import replays, session
 from spark_kafka_sink.spark.committing import exactly_once_commit, job_commit, job_token
 from spark_kafka_sink.spark.micro_batch import MicroBatch, batch_id_option, query_option
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.planning import datasource, encodings, run_plan, task_tokens
+from spark_kafka_sink.spark.planning import (
+    datasource,
+    encodings,
+    run_plan,
+    task_tokens,
+    token_file,
+)
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
@@ -207,6 +214,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers
     made = Brokers()
     for module in (task_tokens, job_token):
         monkeypatch.setattr(module, "KafkaAdmin", made.admin)
+    for module in (token_file, job_token):
         monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
     # Of these modules alone: threads that other tests have left sleep too, and would pass the time.
     clock = SimpleNamespace(
@@ -219,9 +227,25 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers
     task_tokens._shared.clear()
 
 
-def new_process() -> None:
-    """Forget what the planning process knows."""
+def new_process() -> dict[Any, Any]:
+    """Go on as another planning process, which knows nothing yet; return what this one knows."""
+    known = dict(task_tokens._shared)
     task_tokens._shared.clear()
+    return known
+
+
+def go_on_as(process: dict[Any, Any]) -> None:
+    """Go on as an earlier planning process, by what it knows."""
+    task_tokens._shared.clear()
+    task_tokens._shared.update(process)
+
+
+@contextmanager
+def locked_by_another_process(folder: Path) -> Iterator[None]:
+    """Lock the file of tokens."""
+    with (folder / token_file._FILE).open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def options(**more: str) -> SinkOptions:
@@ -270,14 +294,12 @@ def test_a_process_that_knows_the_token_asks_nobody(brokers: Brokers) -> None:
 
 def test_the_renewal_of_another_process_counts(brokers: Brokers) -> None:
     first = shared()
-    mine = dict(task_tokens._shared)
     brokers.pass_time(19 * 3600)
-    new_process()
+    mine = new_process()
     assert shared().token_id == first.token_id
-    assert brokers.calls == ["create", "describe", "renew"]
-    task_tokens._shared.update(mine)
+    go_on_as(mine)
     assert shared().expiry_timestamp_ms == first.expiry_timestamp_ms + 19 * HOUR_MS
-    assert brokers.calls == ["create", "describe", "renew", "describe"]
+    assert brokers.calls == ["create", "describe", "renew"]
 
 
 def test_a_token_that_brokers_do_not_show_yet_is_waited_for(brokers: Brokers) -> None:
@@ -403,7 +425,7 @@ def test_expired_tokens_of_earlier_users_are_forgotten(brokers: Brokers, tmp_pat
         brokers.pass_time(3600)
     (file,) = tmp_path.iterdir()
     with file.open("rb", buffering=0) as opened:
-        assert len(task_tokens._Notes.read(opened).tokens) == 24
+        assert len(token_file.Notes.read(opened).tokens) == 24
     assert len(task_tokens._shared) == 24
 
 
@@ -503,7 +525,7 @@ def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("content")
-    (tmp_path / task_tokens._FILE).symlink_to(target)
+    (tmp_path / token_file._FILE).symlink_to(target)
     _warn.cache_clear()
     assert shared() == shared()
     assert target.read_text() == "content"
@@ -515,26 +537,128 @@ def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
 def test_a_file_that_cannot_be_written_fails_no_micro_batch(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(task_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
-    monkeypatch.setattr(task_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {}, {})))
+    monkeypatch.setattr(token_file, "_open", lambda: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(token_file.Notes, "read", classmethod(lambda cls, _: cls("00", {}, {})))
     _warn.cache_clear()
     assert shared() == shared()
     assert "cannot be written on the driver" in caplog.text
 
 
-def test_no_process_waits_for_ever_for_another_one(brokers: Brokers, tmp_path: Path) -> None:
-    shared()
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_no_process_waits_for_ever_for_another_one(
+    brokers: Brokers, tmp_path: Path, *, is_expired: bool
+) -> None:
+    if is_expired:
+        shared()
+        brokers.pass_time(24 * 3600)
+    words = r"another process .* creating or renewing .* after kafka\.max\.block\.ms=10$"
+    with locked_by_another_process(tmp_path), pytest.raises(TimeoutException, match=words):
+        shared(options(kafka_max_block_ms="10"))
+
+
+def test_a_valid_token_is_used_though_another_process_cannot_renew_it(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = options(kafka_max_block_ms="10")
+    first = shared(given)
+    brokers.pass_time(18 * 3600)
+    brokers.calls.clear()
+    with locked_by_another_process(tmp_path):
+        for _ in range(6):  # during the minute to the next attempt
+            assert shared(given) == first
+            brokers.pass_time(10)
+        assert len(caplog.messages) == 1
+        assert f"token {first.token_id} cannot be renewed now" in caplog.text
+        assert brokers.calls == []
+        new_process()
+        assert shared(given) == first
+        assert brokers.calls == ["describe"]
+        assert len(caplog.messages) == 2
+    brokers.pass_time(60)
+    assert shared(given).expiry_timestamp_ms > first.expiry_timestamp_ms
+
+
+def test_a_new_process_uses_a_token_that_needs_nothing_though_the_file_is_locked(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = shared()
     new_process()
-    with (tmp_path / task_tokens._FILE).open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(TimeoutException, match=r"kafka\.max\.block\.ms=10: another process"):
-            shared(options(kafka_max_block_ms="10"))
+    with locked_by_another_process(tmp_path):
+        assert shared(options(kafka_max_block_ms="10")) == first
+    assert caplog.messages == []
+
+
+def test_a_renewal_that_failed_is_not_tried_at_once_by_the_other_processes(
+    brokers: Brokers,
+) -> None:
+    first = shared()
+    brokers.pass_time(18 * 3600)
+    mine = new_process()
+    brokers.calls.clear()
+    go_on_as(mine)
+    brokers.failure = TimeoutException("no broker")
+    assert shared() == first
+    go_on_as(mine)
+    assert shared() == first
+    assert brokers.calls == ["renew"]
+    brokers.failure = None
+    new_process()
+    assert shared() == first
+    assert brokers.calls == ["renew", "describe"]
+    brokers.pass_time(60)
+    assert shared().expiry_timestamp_ms > first.expiry_timestamp_ms
+    go_on_as(mine)
+    assert shared().expiry_timestamp_ms > first.expiry_timestamp_ms
+    assert brokers.calls == ["renew", "describe", "renew"]
+
+
+def test_without_brokers_the_renewal_of_another_process_is_not_forgotten(brokers: Brokers) -> None:
+    given = options()
+    first = shared(given)
+    brokers.pass_time(20 * 3600)
+    renew_for_write(given)
+    brokers.failure = TimeoutException("no broker")
+    stays_valid_s = 24 * 3600
+    # The last two times, a renewal is due.
+    for hours in (1, 4, 14, 4):
+        brokers.pass_time(hours * 3600)
+        stays_valid_s -= hours * 3600
+        mine = dict(task_tokens._shared)
+        token = shared(given)
+        assert token.token_id == first.token_id
+        assert token.expiry_timestamp_ms == brokers.now_ms + stays_valid_s * 1000
+        go_on_as(mine)
+    brokers.failure = None
+    brokers.pass_time(50 * 60)
+    new_process()
+    assert shared(given).token_id == first.token_id
+
+
+def test_without_brokers_a_process_does_not_bring_back_a_token_that_was_replaced(
+    brokers: Brokers,
+) -> None:
+    given = options()
+    for _ in range(7):
+        old = shared(given)
+        brokers.pass_time(18 * 3600)
+        renew_for_write(given)
+    mine = new_process()
+    new = shared(given)
+    assert new.token_id != old.token_id
+    go_on_as(mine)
+    brokers.failure = TimeoutException("no broker")
+    brokers.pass_time(4 * 3600)
+    assert shared(given).token_id == old.token_id
+    brokers.failure = None
+    new_process()
+    assert shared(given).token_id == new.token_id
+    assert brokers.created == 2
 
 
 def test_without_a_spark_context_the_process_alone_knows_the_token(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_tokens, "driver_folder", lambda: None)
+    monkeypatch.setattr(token_file, "driver_folder", lambda: None)
     first = shared()
     assert shared() == first
 
@@ -579,6 +703,41 @@ def test_the_token_of_a_running_write_is_renewed_up_to_its_maximum_life(
     brokers.pass_time(10)
     renew_for_write(given)
     assert brokers.calls == []
+
+
+def test_the_tokens_of_a_running_write_are_renewed_after_its_password_has_changed(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = options(kafka_sasl_password="${env:PASSWORD_OF_A_TEST}")
+    tokens = []
+    for password in ("first", "second"):
+        monkeypatch.setenv("PASSWORD_OF_A_TEST", password)
+        tokens.append(shared(given))
+        renew_for_write(given)
+        brokers.pass_time(3600)
+    # Of another user.
+    other = shared(options(kafka_sasl_username="bob"))
+    before_its_end = brokers.tokens[tokens[0].hmac.value][1].max_timestamp_ms - 1000
+    while brokers.here_ms < before_its_end:
+        for token in tokens:
+            assert brokers.here_ms < brokers.tokens[token.hmac.value][1].expiry_timestamp_ms
+        brokers.pass_time(renew_for_write(given))
+    assert brokers.tokens[other.hmac.value][1].expiry_timestamp_ms < brokers.here_ms
+    assert brokers.created == 3
+
+
+def test_a_job_whose_token_is_not_noted_says_so(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn.cache_clear()
+    given = options(pykafka_write_id="one", kafka_max_block_ms="10")
+    with locked_by_another_process(tmp_path):
+        for _ in range(2):
+            assert of_job(given).token_id in str(brokers.tokens)
+        forget_write(given)
+    (said,) = caplog.messages
+    assert said.startswith("the delegation token of a job is not renewed while its tasks run: ")
+    assert "another process of this application" in said
 
 
 def test_a_job_renews_its_own_token_only(brokers: Brokers) -> None:
