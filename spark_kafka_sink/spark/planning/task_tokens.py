@@ -61,9 +61,14 @@ logger = logging.getLogger(__name__)
 _ENDED: Final = (
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH,
 )  # fmt: skip
-# The time from a failed renewal to the next attempt.
+# The longest time from a failed renewal to the next attempt.
 _RETRY_MS: Final = 60_000
 _PAUSE_S: Final = 0.05
+
+
+def _retry_at_ms(now_ms: int, expires_ms: int) -> int:
+    """Return when to try to renew a token again: in a minute, or earlier if it expires soon."""
+    return now_ms + min(_RETRY_MS, (expires_ms - now_ms) // 4)
 
 
 def _now_ms() -> int:
@@ -269,7 +274,7 @@ def _unless_expired(token: _SharedToken | None, error: KafkaException) -> _Share
         token.token_id,
         error,
     )
-    return replace(token, retry_at_ms=now_ms + _RETRY_MS)
+    return replace(token, retry_at_ms=_retry_at_ms(now_ms, token.life.token.expiry_timestamp_ms))
 
 
 def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
@@ -351,7 +356,7 @@ def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
         return min(_LOOK_S, max(_FIRST_LOOK_S, wait_s))
     # The file is not locked during the calls to the brokers, because planning needs it. Because of
     # `retry_at_ms` in the file, the threads of other writes do not renew this token now.
-    begun = msgspec.structs.replace(note, retry_at_ms=now_ms + _RETRY_MS)
+    begun = msgspec.structs.replace(note, retry_at_ms=_retry_at_ms(now_ms, note.expires_ms))
     if _replace_note(config, note, begun):
         with KafkaAdmin(config, identity=identity) as admin:
             renewed = _renewed_note(admin, begun)

@@ -612,6 +612,18 @@ def test_a_renewal_that_failed_is_not_tried_at_once_by_the_other_processes(
     assert brokers.calls == ["renew", "describe", "renew"]
 
 
+def test_a_token_that_expires_soon_is_renewed_again_in_less_than_a_minute(brokers: Brokers) -> None:
+    first = shared()
+    brokers.pass_time(24 * 3600 - 40)
+    brokers.failure = TimeoutException("no broker")
+    assert shared() == first
+    brokers.failure = None
+    brokers.pass_time(9)
+    assert shared() == first
+    brokers.pass_time(1)
+    assert shared().expiry_timestamp_ms > first.expiry_timestamp_ms
+
+
 def test_without_brokers_the_renewal_of_another_process_is_not_forgotten(brokers: Brokers) -> None:
     given = options()
     first = shared(given)
