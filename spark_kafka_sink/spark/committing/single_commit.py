@@ -108,10 +108,12 @@ def abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
     if isinstance(outcome, Aborted):
         return AbortResult(f"the write of {owner} was aborted: no row is visible")
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return AbortResult(not_aborted_now(plan.run, said))
+    return AbortResult(not_aborted_now(plan.run, said) + _IF_COMMITTED)
 
 
 _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
+# The commit of the run may have been sent before, without a response.
+_IF_COMMITTED: Final = "; if its commit had begun, the next run finds out whether it is committed"
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int, *, is_known: bool) -> str:

@@ -1249,7 +1249,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "commit/plan.py:_newer_format",
                 "commit/plan.py:_below_floor",
                 "commit/log_record.py:decode",
-                "commit/log_record.py:_decoded",
                 "commit/log_record.py:VersionSet.unpacked",
             ),
             tests=(

@@ -129,3 +129,12 @@ def test_a_transaction_without_rows_is_spoken_of_only_if_it_may_be_open(
     if said is not None:
         assert "could not be aborted now" in said
         assert "the brokers abort it within 900000 ms" in said
+
+
+def test_an_abort_without_a_response_does_not_say_that_the_run_is_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lend(Client({"abort": [Ended(error=53)]}, 2), monkeypatch)
+    line = single_commit.abort_run(OPTIONS, PLAN).line
+    assert "could not be aborted now" in line
+    assert line.endswith("if its commit had begun, the next run finds out whether it is committed")
