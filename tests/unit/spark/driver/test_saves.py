@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from support.pure.planned_run import RECORD
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver import saves
@@ -31,6 +32,7 @@ GIVEN = {
     "kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyonce": "true", "txnappid": "app",
 }  # fmt: skip
 QUERY = MicroBatch("q", 7, "run")
+IS_WRITTEN = written_versions.is_written
 
 
 @pytest.fixture(autouse=True)
@@ -288,6 +290,20 @@ def test_a_later_save_of_the_same_writer_does_not_keep_its_query(
         checked, batch_id = KafkaDataSource(options).check(ROWS)
         assert batch_id == (7 if "exactlyonce" in later else None)
         assert (checked.exactly_once is None) == ("exactlyonce" in later)
+
+
+def test_a_writer_that_has_saved_a_micro_batch_may_save_a_version(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_versions, "is_written", IS_WRITTEN)
+    monkeypatch.setattr(written_versions, "_record", lambda *_: RECORD)
+    writer = FakeWriter(spark, GIVEN | {"txnversion": "3"})
+    spark.in_batch(3)
+    spark.save(writer)
+    for version in ("7", "8"):  # according to the record, version 7 is written
+        writer._options = {**writer._options, "txnversion": version}
+        spark.save(writer)
+    assert [each["txnversion"] for each in spark.saved] == ["3", "8"]
 
 
 def test_an_at_least_once_save_in_foreachbatch_is_a_micro_batch(spark: Spark) -> None:
