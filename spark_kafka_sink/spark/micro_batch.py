@@ -100,9 +100,9 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return options that cancel those of an earlier micro-batch, if the writer still has them.
 
-    Spark's writer keeps options, so they can only be replaced. before: the options that the earlier
-    call added to the writer. now: the options that this call adds. Return an empty dict if there
-    was no earlier micro-batch.
+    Spark's writer keeps options, so they can only be replaced. before: the options that earlier
+    calls added to the writer. now: the options of this call. Return an empty dict if there was no
+    earlier micro-batch.
     """
     names = (BATCH_ID_OPTION, QUERY_OPTION)
     return {name: _NONE for name in names if name in before and name not in now}

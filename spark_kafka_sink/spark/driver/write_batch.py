@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     refuse_speculation,
 )
 from spark_kafka_sink.spark.driver.saves import only_save
-from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
+from spark_kafka_sink.spark.exactly_once import SESSION_OPTIONS
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
     QUERY_OPTION,
@@ -62,7 +62,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         raise ConfigException(message)
     check_given_options(options)
     for name in options:
-        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, APPLICATION_OPTION, WRITE_ID_OPTION):
+        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, *SESSION_OPTIONS, WRITE_ID_OPTION):
             raise ConfigException(not_an_option(name))
     own = join_options(None, options)
     refuse_speculation(df.sparkSession, own)

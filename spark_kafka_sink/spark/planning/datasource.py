@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.logs import warnings_disabled
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce, is_off
+from spark_kafka_sink.spark.exactly_once import CHECKPOINT_OPTION, ExactlyOnce, is_off
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.micro_batch import (
     MicroBatch,
@@ -259,7 +259,8 @@ def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
     """Return the options with the txnAppId that identifies the stream in the commit log."""
-    checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
+    named = {name.lower(): value for name, value in given.items()}
+    checkpoint = named.get("checkpointlocation", named.get(CHECKPOINT_OPTION) or None)
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 
 
