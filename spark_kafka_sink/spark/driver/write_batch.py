@@ -17,14 +17,13 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
-from spark_kafka_sink.spark.driver.saves import only_save
+from spark_kafka_sink.spark.driver.saves import micro_batch_in_thread, only_save
 from spark_kafka_sink.spark.exactly_once import SESSION_OPTIONS
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
     QUERY_OPTION,
     MicroBatch,
     batch_id_option,
-    micro_batch_of,
     query_option,
 )
 from spark_kafka_sink.spark.options import check_given_options, not_an_option
@@ -86,5 +85,5 @@ def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:
     """Return the micro-batch; None with Spark Connect, or outside of the thread of foreachBatch."""
     if is_connect(df):
         return None
-    found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)
+    found = micro_batch_in_thread(df.sparkSession)
     return None if found is None or found.batch_id != batch_id else found

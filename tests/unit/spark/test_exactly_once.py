@@ -213,6 +213,9 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
     assert micro_batch_of(mine.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**mine, JOB_GROUP: "mine"}.get) == MicroBatch("q", 7, "")
     other = "00000000-0000-0000-0000-000000000000"
+    assert micro_batch_of(mine.get, {"q": RUN_ID}.get) == MicroBatch("q", 7, RUN_ID)
+    assert micro_batch_of(mine.get, {"q": other}.get) == MicroBatch("q", 7, "")
+    assert micro_batch_of(mine.get, {"another": other}.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, JOB_GROUP: other}.get) == MicroBatch(
         "q", 7, RUN_ID, "name"
     )

@@ -468,7 +468,7 @@ def _of_micro_batch(
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
 
-    with save_of_micro_batch(write.options, session.sparkContext.getLocalProperty) as found:
+    with save_of_micro_batch(write.options, session) as found:
         yield gone | found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
     BATCH_ID_OPTION,
     DESCRIPTION,
+    JOB_GROUP,
     QUERY_ID,
     MicroBatch,
     batch_id_of,
@@ -148,6 +150,16 @@ class Spark:
         self.refusal: Exception | None = None
         self.sparkContext = SimpleNamespace(getLocalProperty=self.properties.get)
         self.conf = SimpleNamespace(get=lambda _, default: default)
+        self.runs: dict[str, str] = {}
+        # The queries of all sessions, in the JVM.
+        ids = SimpleNamespace(fromString=str)
+        self._jvm = SimpleNamespace(java=SimpleNamespace(util=SimpleNamespace(UUID=ids)))
+        shared = SimpleNamespace(activeStreamingQueries=lambda: SimpleNamespace(get=self._query))
+        self._jsparkSession = SimpleNamespace(sharedState=lambda: shared)
+
+    def _query(self, query_id: str) -> object:
+        run_id = SimpleNamespace(toString=lambda: self.runs[query_id])
+        return SimpleNamespace(runId=lambda: run_id) if query_id in self.runs else None
 
     def in_batch(self, batch_id: int, run_id: str = RUN_ID) -> None:
         """Set the local properties of the function of foreachBatch."""
@@ -250,6 +262,35 @@ def test_a_save_in_foreachbatch_needs_the_run_of_its_query(spark: Spark) -> None
     with pytest.raises(ConfigException, match=r"^save\(\): .* call save\(\) before setJobGroup"):
         spark.save(txnversion="7")
     assert spark.saved == []
+
+
+def test_a_job_group_of_the_user_is_not_the_run_of_the_query_even_if_it_is_a_uuid(
+    spark: Spark,
+) -> None:
+    spark.in_batch(7)
+    del spark.properties[DESCRIPTION]
+    spark.runs["q"] = RUN_ID
+    spark.properties[JOB_GROUP] = str(uuid.uuid4())
+    with pytest.raises(ConfigException, match=r"^save\(\): .* call save\(\) before setJobGroup"):
+        spark.save(txnversion="7")
+    spark.properties[JOB_GROUP] = RUN_ID
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert micro_batch_in(found) == MicroBatch("q", 7, RUN_ID)
+
+
+@pytest.mark.parametrize("lacks", ["the query", "the list of queries"])
+def test_a_job_group_is_the_run_of_the_query_if_the_query_is_not_found(
+    lacks: str, spark: Spark
+) -> None:
+    spark.in_batch(7)
+    del spark.properties[DESCRIPTION]
+    spark.properties[JOB_GROUP] = RUN_ID
+    if lacks == "the list of queries":
+        del spark._jsparkSession
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert micro_batch_in(found) == MicroBatch("q", 7, RUN_ID)
 
 
 @pytest.mark.parametrize(
