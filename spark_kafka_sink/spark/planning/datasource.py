@@ -40,6 +40,7 @@ from spark_kafka_sink.spark.planning.preflight import (
     make_dead_letter_path,
 )
 from spark_kafka_sink.spark.planning.schema import (
+    check_dead_letters,
     check_has_topic,
     check_schema,
     warn_of_unsent_columns,
@@ -294,7 +295,10 @@ def _checked_options(
     # Check this first, because the subject of a schema may depend on the topic.
     check_has_topic(schema, options.topic)
     options = with_encodings(options, schema, reads_files=reads_files)
-    check_schema(schema, options.topic, encoded_columns(options, schema))
+    encoded = encoded_columns(options, schema)
+    check_schema(schema, options.topic, encoded)
+    if options.bad_rows.path is not None:
+        check_dead_letters(schema, encoded)
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})
