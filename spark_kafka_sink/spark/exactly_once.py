@@ -33,9 +33,12 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
 )  # fmt: skip
-# The option with which `register` and `write_batch` pass the name of the Spark application to a
-# write.
+# The options with which `register` and `write_batch` pass on what the session says about a write:
+# the name of the Spark application, and the checkpoint location of a stream that Spark itself finds
+# in the session. Spark reads neither of them.
 APPLICATION_OPTION: Final = "pykafka.application"
+CHECKPOINT_OPTION: Final = "pykafka.checkpoint"
+SESSION_OPTIONS: Final = (APPLICATION_OPTION, CHECKPOINT_OPTION)
 _OFF: Final = "false"
 _VERSION: Final = re.compile(r"[0-9]{1,19}\Z")
 

@@ -40,11 +40,19 @@ class MicroBatch(NamedTuple):
         return f"micro-batch {self.batch_id} of query {self.query_id}"
 
 
-def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
+def _unknown_run(_query_id: str) -> None:
+    return None
+
+
+def micro_batch_of(
+    local_property: Callable[[str], str | None],
+    active_run: Callable[[str], str | None] = _unknown_run,
+) -> MicroBatch | None:
     """Return the micro-batch, or None outside of a streaming query.
 
     local_property: a function that returns the value of a local property of the task or the
-    SparkContext.
+    SparkContext. active_run: a function that returns the run id of the active query with an id, or
+    None if it is not known.
     """
     query_id, batch_id = local_property(QUERY_ID), local_property(BATCH_ID)
     if query_id is None or batch_id is None:
@@ -55,7 +63,9 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
         run_id = run[1]
     else:  # the function of foreachBatch has set its own job description
         group = local_property(JOB_GROUP) or ""
-        run_id = group if _IS_RUN_ID.fullmatch(group) else ""
+        # The function may have set a UUID of its own as the job group.
+        is_run_id = _IS_RUN_ID.fullmatch(group) and active_run(query_id) in (None, group)
+        run_id = group if is_run_id else ""
     return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
 
 
@@ -100,9 +110,9 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 def without_micro_batch(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return options that cancel those of an earlier micro-batch, if the writer still has them.
 
-    Spark's writer keeps options, so they can only be replaced. before: the options that the earlier
-    call added to the writer. now: the options that this call adds. Return an empty dict if there
-    was no earlier micro-batch.
+    Spark's writer keeps options, so they can only be replaced. before: the options that earlier
+    calls added to the writer. now: the options of this call. Return an empty dict if there was no
+    earlier micro-batch.
     """
     names = (BATCH_ID_OPTION, QUERY_OPTION)
     return {name: _NONE for name in names if name in before and name not in now}

@@ -54,8 +54,8 @@ from spark_kafka_sink.schema_registry.settings import (
     registry_settings,
 )
 from spark_kafka_sink.spark.exactly_once import (
-    APPLICATION_OPTION,
     EXACTLY_ONCE_OPTIONS,
+    SESSION_OPTIONS,
     ExactlyOnce,
     check_exactly_once,
     exactly_once,
@@ -439,7 +439,7 @@ def _unknown(name: str, value: str, *, has_registry: bool) -> str | None:
     """
     bare = name.removeprefix(_KAFKA)
     if bare == name:
-        is_known = is_sink_option(name) or name in (*_SPARKS, APPLICATION_OPTION, WRITE_ID_OPTION)
+        is_known = is_sink_option(name) or name in (*_SPARKS, *SESSION_OPTIONS, WRITE_ID_OPTION)
         return None if is_known else not_an_option(name, value, has_registry=has_registry)
     if _is_own(bare):
         meant = _OWN.get(bare, bare)

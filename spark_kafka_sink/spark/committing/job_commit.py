@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from spark_kafka_sink.spark.committing.report_files import (
     add_error_to_remembered,
     append_report,
     is_special,
+    locked_folder,
     open_to_append,
     open_to_write,
     remember,
@@ -203,9 +205,11 @@ def add_error(write_id: str, error: str, path: Path | None, *, has_lines: bool) 
         with path.open("r+b") as lines:
             add_error_to_line(lines, write_id, error)
         return
-    report = json.loads(path.read_text())
-    if report["write_id"] == write_id and not report["complete"]:
-        _replace(path, json.dumps(report | {"error": error}, indent=2) + "\n")
+    path = path.resolve()
+    with locked_folder(path.parent):
+        report = json.loads(path.read_text())
+        if report["write_id"] == write_id and not report["complete"]:
+            _replace_locked(path, json.dumps(report | {"error": error}, indent=2) + "\n")
 
 
 def _say_summary(report: CommitReport) -> None:
@@ -224,10 +228,17 @@ def _replace(path: Path, text: str) -> None:
         _write_into(path, os.O_APPEND, text)
         return
     path = path.resolve()
+    with locked_folder(path.parent):
+        _replace_locked(path, text)
+
+
+def _replace_locked(path: Path, text: str) -> None:
+    """Replace a regular file as `_replace` does. path: resolved, and its folder is locked."""
     if path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
         _write_into(path, os.O_TRUNC, text)
         return
-    partial = path.with_name(f".pykafka-report.{os.getpid()}")
+    # The jobs of a program may write their reports into one folder at the same time.
+    partial = path.with_name(f".pykafka-report.{uuid.uuid4().hex}")
     try:
         partial.write_text(text)
         partial.replace(path)

@@ -72,13 +72,13 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 
 @contextmanager
 def _locked(
-    file: BinaryIO, operation: int = fcntl.LOCK_EX, *, is_needed: bool = True
+    file: BinaryIO | int, operation: int = fcntl.LOCK_EX, *, is_needed: bool = True
 ) -> Iterator[None]:
     """Context manager: lock a file during the `with` block, if its file system supports locks.
 
-    operation: LOCK_EX for a writer, LOCK_SH for a reader. If another process keeps the file locked
-    for longer than `_LOCK_S`, raise BlockingIOError. With is_needed=False, run the block without
-    the lock instead.
+    file: an open file, or the descriptor of a folder. operation: LOCK_EX for a writer, LOCK_SH for
+    a reader. If another process keeps the file locked for longer than `_LOCK_S`, raise
+    BlockingIOError. With is_needed=False, run the block without the lock instead.
     """
     end = time.monotonic() + _LOCK_S
     while True:
@@ -98,8 +98,27 @@ def _locked(
     finally:
         # Closing the file is not enough, because a forked child may have inherited it.
         with suppress(OSError):
-            file.flush()
+            if not isinstance(file, int):
+                file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Context manager: lock a folder during the `with` block, if it can be locked.
+
+    A file that is replaced cannot be locked itself, because the new file does not have the lock.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        with _locked(descriptor, is_needed=False):
+            yield
+    finally:
+        os.close(descriptor)
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:

@@ -8,10 +8,11 @@ may be retried, even if its rows were committed.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spark_kafka_sink.commit.names import ANY_TOPIC
 from spark_kafka_sink.errors import ConfigException
@@ -22,6 +23,11 @@ from spark_kafka_sink.spark.micro_batch import (
     micro_batch_of,
     query_option,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# ruff: noqa: SLF001 - Spark has no public way to find the query of a micro-batch
 
 
 class _Save(NamedTuple):
@@ -39,22 +45,45 @@ _lock = threading.Lock()
 _MOST_OWNERS: Final = 1000
 
 
+def micro_batch_in_thread(session: SparkSession) -> MicroBatch | None:
+    """Return the micro-batch whose function of foreachBatch runs in this thread, or None.
+
+    session: the classic session of the micro-batch.
+    """
+    local_property = session.sparkContext.getLocalProperty
+    return micro_batch_of(local_property, functools.partial(_active_run, session))
+
+
+def _active_run(session: SparkSession, query_id: str) -> str | None:
+    """Return the run id of an active query, or None if it is not known.
+
+    The session of a micro-batch is a copy that knows no query, so ask what all sessions share.
+    """
+    try:
+        jvm: Any = session._jvm
+        key = jvm.java.util.UUID.fromString(query_id)
+        query = session._jsparkSession.sharedState().activeStreamingQueries().get(key)
+        return None if query is None else str(query.runId().toString())
+    except Exception:  # noqa: BLE001 - such as a Spark that does not let Python call this
+        return None
+
+
 @contextmanager
 def save_of_micro_batch(
-    given: Mapping[str, str], local_property: Callable[[str], str | None]
+    given: Mapping[str, str], session: SparkSession
 ) -> Iterator[dict[str, str]]:
     """Yield the options that describe the micro-batch of a ``save()``; empty if there is none.
 
     With exactly once, ``save()`` writes a micro-batch like `write_batch` if it is called in the
     function of foreachBatch with the batch id as txnVersion. given: options by their names in lower
-    case. local_property: as in `micro_batch_of`. Raise ConfigException for a second save of the
-    same micro-batch.
+    case. session: a classic session. Raise ConfigException for a second save of the same
+    micro-batch.
     """
     selected = exactly_once(given)
     if selected is None or selected.app_id is None or selected.version is None:
         yield {}
         return
-    micro_batch = micro_batch_of(local_property)
+    micro_batch = micro_batch_in_thread(session)
     if micro_batch is None or micro_batch.batch_id != selected.version:
         yield {}
         return

@@ -17,14 +17,13 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
-from spark_kafka_sink.spark.driver.saves import only_save
-from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
+from spark_kafka_sink.spark.driver.saves import micro_batch_in_thread, only_save
+from spark_kafka_sink.spark.exactly_once import SESSION_OPTIONS
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
     QUERY_OPTION,
     MicroBatch,
     batch_id_option,
-    micro_batch_of,
     query_option,
 )
 from spark_kafka_sink.spark.options import check_given_options, not_an_option
@@ -62,7 +61,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         raise ConfigException(message)
     check_given_options(options)
     for name in options:
-        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, APPLICATION_OPTION, WRITE_ID_OPTION):
+        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, *SESSION_OPTIONS, WRITE_ID_OPTION):
             raise ConfigException(not_an_option(name))
     own = join_options(None, options)
     refuse_speculation(df.sparkSession, own)
@@ -86,5 +85,5 @@ def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:
     """Return the micro-batch; None with Spark Connect, or outside of the thread of foreachBatch."""
     if is_connect(df):
         return None
-    found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)
+    found = micro_batch_in_thread(df.sparkSession)
     return None if found is None or found.batch_id != batch_id else found

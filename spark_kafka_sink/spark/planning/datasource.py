@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.logs import warnings_disabled
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce, is_off
+from spark_kafka_sink.spark.exactly_once import CHECKPOINT_OPTION, ExactlyOnce, is_off
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.micro_batch import (
     MicroBatch,
@@ -40,6 +40,7 @@ from spark_kafka_sink.spark.planning.preflight import (
     make_dead_letter_path,
 )
 from spark_kafka_sink.spark.planning.schema import (
+    check_dead_letters,
     check_has_topic,
     check_schema,
     warn_of_unsent_columns,
@@ -259,7 +260,8 @@ def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
     """Return the options with the txnAppId that identifies the stream in the commit log."""
-    checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
+    named = {name.lower(): value for name, value in given.items()}
+    checkpoint = named.get("checkpointlocation", named.get(CHECKPOINT_OPTION) or None)
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 
 
@@ -293,7 +295,10 @@ def _checked_options(
     # Check this first, because the subject of a schema may depend on the topic.
     check_has_topic(schema, options.topic)
     options = with_encodings(options, schema, reads_files=reads_files)
-    check_schema(schema, options.topic, encoded_columns(options, schema))
+    encoded = encoded_columns(options, schema)
+    check_schema(schema, options.topic, encoded)
+    if options.bad_rows.path is not None:
+        check_dead_letters(schema, encoded)
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})

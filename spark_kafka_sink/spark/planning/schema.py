@@ -69,6 +69,33 @@ def check_schema(schema: StructType, topic: str | None, encoded: Collection[str]
     _check(types, "timestamp", _is_time, "timestamp or bigint (milliseconds since 1970)")
 
 
+def check_dead_letters(schema: StructType, encoded: Collection[str]) -> None:
+    """Raise DataException if a column cannot be stored in the Parquet files of dead letters.
+
+    A dead letter has all columns of its row, sent or not. encoded: as in `check_schema`. They are
+    binary or JSON in a dead letter.
+    """
+    for field in schema.fields:
+        found = None if field.name in encoded else _not_in_parquet(field.name, field.dataType)
+        if found is not None:
+            name, kind = found
+            message = (
+                f"column {name} is of type {kind.simpleString()}, which the Parquet files in "
+                "deadLetterPath cannot store: cast the column to string, or drop it, before "
+                "writing, or set deadLetterTopic in place of deadLetterPath"
+            )
+            raise DataException(message)
+
+
+def _not_in_parquet(name: str, kind: DataType) -> tuple[str, DataType] | None:
+    """Return the path and the type of a part of a column that Parquet cannot store, or None."""
+    kind = _stored(kind)
+    if isinstance(kind, YearMonthIntervalType) or kind == StructType():
+        return name, kind
+    found = (_not_in_parquet(f"{name}.{part}", each) for part, each in _inner(kind).items())
+    return next((each for each in found if each is not None), None)
+
+
 def warn_of_unsent_columns(schema: StructType) -> None:
     """Log a warning if there are columns that are not sent as a part of the record.
 
@@ -120,7 +147,9 @@ def _check_can_be_handed_over(name: str, kind: DataType) -> None:
 
 def _has_calendar_interval(kind: DataType) -> bool:
     kind = _stored(kind)
-    return isinstance(kind, CalendarIntervalType) or any(map(_has_calendar_interval, _inner(kind)))
+    return isinstance(kind, CalendarIntervalType) or any(
+        map(_has_calendar_interval, _inner(kind).values())
+    )
 
 
 def _field_there_twice(kind: DataType) -> str | None:
@@ -130,17 +159,17 @@ def _field_there_twice(kind: DataType) -> str | None:
         for name, count in Counter(kind.fieldNames()).items():
             if count > 1:
                 return name
-    found = (_field_there_twice(each) for each in _inner(kind))
+    found = (_field_there_twice(each) for each in _inner(kind).values())
     return next((name for name in found if name is not None), None)
 
 
-def _inner(kind: DataType) -> list[DataType]:
-    """Return the types of the fields, elements, keys and values of a type."""
+def _inner(kind: DataType) -> dict[str, DataType]:
+    """Return the types of the fields, elements, keys and values of a type, by name."""
     if isinstance(kind, StructType):
-        return [field.dataType for field in kind.fields]
+        return {field.name: field.dataType for field in kind.fields}
     if isinstance(kind, ArrayType):
-        return [kind.elementType]
-    return [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
+        return {"element": kind.elementType}
+    return {"key": kind.keyType, "value": kind.valueType} if isinstance(kind, MapType) else {}
 
 
 def _stored(kind: DataType) -> DataType:

@@ -260,9 +260,9 @@ class DeadLetterFile:
         ]
         columns += latest.items()
         names = distinct_names([name for name, _ in columns], (*COLUMNS, *ERROR_COLUMNS))
-        letters = pa.record_batch([_storable(*column) for column in columns], names=names)
         try:
-            self._write(letters)
+            stored = [_storable(*column) for column in columns]
+            self._write(pa.record_batch(stored, names=names))
         except pa.ArrowNotImplementedError as error:
             folder = masked(str(self._file.parent))
             message = (
@@ -323,23 +323,28 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
 
     Spark's strings may contain bytes that are not UTF-8. Key and value become binary columns, so
     all their bytes are preserved. All other strings, also inside headers and structs, stay strings,
-    and their invalid bytes are replaced with U+FFFD.
+    and their invalid bytes are replaced with U+FFFD. Times of day become strings, also inside
+    structs, because Spark reads no nanoseconds of a time by default. Raise ArrowNotImplementedError
+    for a type that pyarrow cannot convert.
     """
     kind = column.type
     if pa.types.is_nested(kind):
         return _with_valid_text(column.view(_with_distinct_fields(kind)))
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not is_text and not pa.types.is_binary(kind):
-        return column
+        return _with_valid_text(column)
     column = column.cast(pa.large_binary())
     return valid_utf8(column) if is_text and name not in ("key", "value") else column
 
 
 def _with_valid_text(column: pa.Array) -> pa.Array:
-    """Return a column with U+FFFD in place of invalid UTF-8 in its strings, at any depth."""
+    """Return a column with only valid UTF-8 in its strings, and times as strings, at any depth."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return valid_utf8(column)
+    if pa.types.is_time(kind):
+        texts = column.cast(pa.time64("ns")).cast(pa.string())
+        return pc.replace_substring_regex(texts, r"\.?0+$", "")
     if not pa.types.is_nested(kind):
         return column
     copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has offset 0
@@ -347,35 +352,50 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
     else:
         own, inner = 2, [copied.values]
+    inner = [_with_valid_text(each) for each in inner]
+    types = [each.type for each in inner]
     return pa.Array.from_buffers(
-        kind,
+        # The only child of a map is the struct of its keys and values.
+        _nested(kind, [field.type for field in types[0]] if pa.types.is_map(kind) else types),
         len(copied),
         copied.buffers()[:own],
         # Without the null count, pyarrow 19 crashes on the entries of a map. (They are never null.)
         null_count=copied.null_count,
-        children=[_with_valid_text(each) for each in inner],
+        children=inner,
     )
 
 
 def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose structs have distinct field names, at any depth."""
+    """Return a type whose structs have distinct field names, at any depth.
+
+    Raise ArrowNotImplementedError for year-month intervals, because pyarrow has no arrays of them.
+    """
+    if kind.id == pa.lib.Type_INTERVAL_MONTHS:
+        raise pa.ArrowNotImplementedError(f"type {kind}")
     if pa.types.is_struct(kind):
         names = distinct_names([field.name for field in kind])
-        return pa.struct(
-            [
-                field.with_name(name).with_type(_with_distinct_fields(field.type))
-                for name, field in zip(names, kind, strict=True)
-            ]
-        )
+        kind = pa.struct([field.with_name(name) for name, field in zip(names, kind, strict=True)])
+        return _nested(kind, [_with_distinct_fields(field.type) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_with_distinct_fields(kind.key_type)),
-            kind.item_field.with_type(_with_distinct_fields(kind.item_type)),
+        return _nested(
+            kind, [_with_distinct_fields(each) for each in (kind.key_type, kind.item_type)]
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        of = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return of(kind.value_field.with_type(_with_distinct_fields(kind.value_type)))
+        return _nested(kind, [_with_distinct_fields(kind.value_type)])
     return kind
+
+
+def _nested(kind: pa.DataType, inner: Sequence[pa.DataType]) -> pa.DataType:
+    """Return a nested type with different types inside.
+
+    inner: the types of a struct's fields, of a map's keys and values, or of a list's elements.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(of) for field, of in zip(kind, inner, strict=True)])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field.with_type(inner[0]), kind.item_field.with_type(inner[1]))
+    of = pa.list_ if pa.types.is_list(kind) else pa.large_list
+    return of(kind.value_field.with_type(inner[0]))
 
 
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:

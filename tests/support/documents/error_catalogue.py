@@ -128,7 +128,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/preflight.py:make_dead_letter_path",
                 "spark/planning/preflight.py:check_dead_letter_topic",
                 "spark/tasks/dead_letters.py:DeadLetterFile._naming_the_folder",
-                "spark/tasks/dead_letters.py:DeadLetterFile.take",
                 "spark/tasks/task_rows.py:TaskRows._refuse_dead_letters_own",
             ),
             tests=(
@@ -236,6 +235,25 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=("spark/planning/schema.py:_check_can_be_handed_over",),
             tests=(
                 "unit/spark/planning/test_bad_input.py::test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_sent",
+            ),
+        ),
+        Entry(
+            "A column that dead letters in a folder cannot have",
+            (
+                "The files in `deadLetterPath` have all columns of the DataFrame, and Parquet does "
+                "not support the type of a column."
+            ),
+            (
+                "Cast the column to string, or drop it before the write. Or set `deadLetterTopic` "
+                "in place of `deadLetterPath`."
+            ),
+            places=(
+                "spark/planning/schema.py:check_dead_letters",
+                "spark/tasks/dead_letters.py:DeadLetterFile.take",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_a_column_that_dead_letters_in_a_folder_cannot_have_is_refused",
+                "unit/spark/tasks/test_dead_letter_file.py::test_a_year_month_interval_is_told_with_its_type",
             ),
         ),
         Entry(

@@ -21,7 +21,12 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
-from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION, ExactlyOnce, Mode
+from spark_kafka_sink.spark.exactly_once import (
+    APPLICATION_OPTION,
+    CHECKPOINT_OPTION,
+    ExactlyOnce,
+    Mode,
+)
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
@@ -208,6 +213,9 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
     assert micro_batch_of(mine.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**mine, JOB_GROUP: "mine"}.get) == MicroBatch("q", 7, "")
     other = "00000000-0000-0000-0000-000000000000"
+    assert micro_batch_of(mine.get, {"q": RUN_ID}.get) == MicroBatch("q", 7, RUN_ID)
+    assert micro_batch_of(mine.get, {"q": other}.get) == MicroBatch("q", 7, "")
+    assert micro_batch_of(mine.get, {"another": other}.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, JOB_GROUP: other}.get) == MicroBatch(
         "q", 7, RUN_ID, "name"
     )
@@ -232,6 +240,7 @@ def session_with(settings: Mapping[str, str]) -> SparkSession:
 
 CHECKPOINTS = {"spark.sql.streaming.checkpointLocation": "/checkpoints/", "spark.app.name": "app"}
 NAMED = {APPLICATION_OPTION: "app"}
+FOUND = NAMED | {CHECKPOINT_OPTION: "/checkpoints/query"}
 
 
 @pytest.mark.parametrize(
@@ -240,7 +249,10 @@ NAMED = {APPLICATION_OPTION: "app"}
         ({}, "query", {}),
         ({"exactlyonce": "false"}, "query", {}),
         ({"exactlyonce": "true"}, None, NAMED),
-        ({"exactlyonce": "true"}, "query", NAMED | {"checkpointLocation": "/checkpoints/query"}),
+        ({"exactlyonce": "true"}, "query", FOUND),
+        ({"exactlyonce": "true", "queryname": "query"}, None, FOUND),
+        ({"exactlyonce": "true", "queryname": "query"}, "query", FOUND),
+        ({"exactlyonce": "true", "queryname": "other"}, "query", NAMED),
         ({"exactlyonce": "true"}, "a/query", NAMED),
         ({"exactlyonce": "true", "checkpointlocation": "/c"}, "query", NAMED),
     ],
@@ -251,7 +263,7 @@ def test_the_checkpoint_of_the_session_is_handed_on_where_spark_would_use_it_aga
     session = session_with(CHECKPOINTS)
     given = options_of_session(session, options, is_stream=True, query_name=query_name)
     assert given == found
-    assert "checkpointLocation" not in options_of_session(session, options, is_stream=False)
+    assert CHECKPOINT_OPTION not in options_of_session(session, options, is_stream=False)
 
 
 def test_speculative_copies_do_not_go_with_mode_single() -> None:

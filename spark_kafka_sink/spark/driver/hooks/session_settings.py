@@ -5,6 +5,9 @@ application name is stored in the commit log, where administrators can read it. 
 folder identifies the stream. If only the session sets a checkpoint folder, Spark uses a subfolder
 with the name of the query. A query without a name gets a new folder at each start, so its folder
 cannot identify the stream.
+
+A writer of Spark keeps the added options, also for later queries of other names and formats. So no
+option of Spark is added, and `cancelling` cancels those that a later write does not have.
 """
 
 from __future__ import annotations
@@ -15,7 +18,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION, Mode, is_off
+from spark_kafka_sink.spark.exactly_once import (
+    APPLICATION_OPTION,
+    CHECKPOINT_OPTION,
+    Mode,
+    is_off,
+)
+from spark_kafka_sink.spark.micro_batch import without_micro_batch
 from spark_kafka_sink.spark.tracing import current_traceparent
 
 if TYPE_CHECKING:
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = "spark.app.name"
 _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
-_CHECKPOINT: Final = "checkpointLocation"
+_TRACEPARENT: Final = "traceparent"
 _SPECULATION: Final = "spark.speculation"
 # Matches the query names that Hadoop can use as the name of a single folder.
 _FOLDER: Final = re.compile(r"[^/:]+\Z")
@@ -39,17 +48,20 @@ def options_of_session(
     """Return the options that the session adds to a write; an empty dict without exactlyOnce.
 
     options: the options of the write, with names in lower case. session: classic or of Spark
-    Connect.
+    Connect. query_name: the argument of ``queryName()``. Spark also takes the name from an option.
     """
     if is_off(options):
         return {}
     application = _setting(session, _APPLICATION)
     found = {APPLICATION_OPTION: application} if application else {}
-    if not is_stream or _CHECKPOINT.lower() in options:
+    if not is_stream or "checkpointlocation" in options:
         return found
     folder = _setting(session, _CHECKPOINTS)
-    if folder and query_name and _FOLDER.match(query_name):
-        found[_CHECKPOINT] = f"{folder.rstrip('/')}/{query_name}"
+    name = query_name or options.get("queryname") or ""
+    # If there are two names, Spark uses the one that was set later, which is not known here.
+    is_the_only_name = options.get("queryname", name) == name
+    if folder and is_the_only_name and _FOLDER.match(name):
+        found[CHECKPOINT_OPTION] = f"{folder.rstrip('/')}/{name}"
     return found
 
 
@@ -60,10 +72,21 @@ def trace_options(options: Mapping[str, str]) -> dict[str, str]:
     installed, if there is no current span, or if the user has set the option `traceparent`.
     """
     is_on = options.get("opentelemetry", "").strip().lower() == "true"
-    if not is_on or "traceparent" in options or find_spec("opentelemetry") is None:
+    if not is_on or _TRACEPARENT in options or find_spec("opentelemetry") is None:
         return {}
     found = current_traceparent()
-    return {} if found is None else {"traceparent": found}
+    return {} if found is None else {_TRACEPARENT: found}
+
+
+def cancelling(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return options that cancel what earlier writes of a writer have added to it.
+
+    Spark's writer keeps options, so they can only be replaced. before: the options that earlier
+    writes added. now: the options of this write. Names are in lower case.
+    """
+    names = (CHECKPOINT_OPTION, _TRACEPARENT)
+    gone = {name: "" for name in names if name in before and name not in now}
+    return without_micro_batch(before, now) | gone
 
 
 def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> None:

@@ -46,6 +46,7 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
 )
 from spark_kafka_sink.spark.driver.hooks.queries import remember_stream
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
+    cancelling,
     options_of_session,
     refuse_speculation,
     trace_options,
@@ -390,7 +391,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             if not has_full_traceback(write.options):
                 shorten(error)
             raise
-        gone = micro_batch.without_micro_batch(before, handed_on)
+        gone = cancelling(before, write.options)
         with _of_micro_batch(kind, session, write, gone) as of_micro_batch:
             write = write._replace(options=join_options(write.options, of_micro_batch))
             if _has_nothing_to_write(kind, session, write):
@@ -467,7 +468,7 @@ def _of_micro_batch(
         return
     from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
 
-    with save_of_micro_batch(write.options, session.sparkContext.getLocalProperty) as found:
+    with save_of_micro_batch(write.options, session) as found:
         yield gone | found
 
 

@@ -13,6 +13,7 @@ from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.spark.commit_clients import commit_client, reply_to
 from spark_kafka_sink.spark.committing.exactly_once_commit import skipped_report
 from spark_kafka_sink.spark.committing.job_commit import publish
+from spark_kafka_sink.spark.micro_batch import options_of_user
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink_options
 
 
@@ -20,10 +21,13 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 def is_written(options: Mapping[str, str]) -> bool:
     """Return whether the version is already written; if so, publish the report of a skipped job.
 
+    options: the options of the write, with names in lower case. exactlyOnce is set in them.
+
     If the option `topic` is not set, return False without reading the commit log. The job then
     runs. If the version is already written, the job only counts its rows.
     """
-    checked = sink_options(options)
+    # A writer that is used again has options that cancel those of an earlier micro-batch.
+    checked = sink_options(options_of_user(options, is_exactly_once=True))
     selected = checked.exactly_once
     if selected is None or selected.version is None or checked.topic is None:
         return False

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -218,6 +222,33 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
     publish(commit_report([message(0, partition(3, 4, 9))]), path)
     assert json.loads(path.read_text())["partitions"][0]["last_offset"] == 12
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_reports_of_jobs_that_end_at_the_same_time_stay_apart_also_without_locks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    names = [f"job-{number}" for number in range(4)]
+    barrier = Barrier(len(names))
+
+    def end_job(name: str) -> None:
+        report = commit_report([], write_id=name)
+        barrier.wait(60)
+        publish(report, tmp_path / name, quiet=True)
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        for _ in range(20):
+            list(threads.map(end_job, names))
+            found = {file.name: json.loads(file.read_text()) for file in tmp_path.iterdir()}
+            assert {name: each["write_id"] for name, each in found.items()} == {
+                name: name for name in names
+            }
+            for file in tmp_path.iterdir():
+                file.unlink()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_report_that_cannot_be_written_is_said_and_does_not_fail_the_job(

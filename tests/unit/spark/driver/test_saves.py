@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from support.pure.planned_run import RECORD
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver import saves
@@ -19,6 +21,7 @@ from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
     BATCH_ID_OPTION,
     DESCRIPTION,
+    JOB_GROUP,
     QUERY_ID,
     MicroBatch,
     batch_id_of,
@@ -31,6 +34,7 @@ GIVEN = {
     "kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyonce": "true", "txnappid": "app",
 }  # fmt: skip
 QUERY = MicroBatch("q", 7, "run")
+IS_WRITTEN = written_versions.is_written
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +150,16 @@ class Spark:
         self.refusal: Exception | None = None
         self.sparkContext = SimpleNamespace(getLocalProperty=self.properties.get)
         self.conf = SimpleNamespace(get=lambda _, default: default)
+        self.runs: dict[str, str] = {}
+        # The queries of all sessions, in the JVM.
+        ids = SimpleNamespace(fromString=str)
+        self._jvm = SimpleNamespace(java=SimpleNamespace(util=SimpleNamespace(UUID=ids)))
+        shared = SimpleNamespace(activeStreamingQueries=lambda: SimpleNamespace(get=self._query))
+        self._jsparkSession = SimpleNamespace(sharedState=lambda: shared)
+
+    def _query(self, query_id: str) -> object:
+        run_id = SimpleNamespace(toString=lambda: self.runs[query_id])
+        return SimpleNamespace(runId=lambda: run_id) if query_id in self.runs else None
 
     def in_batch(self, batch_id: int, run_id: str = RUN_ID) -> None:
         """Set the local properties of the function of foreachBatch."""
@@ -250,6 +264,35 @@ def test_a_save_in_foreachbatch_needs_the_run_of_its_query(spark: Spark) -> None
     assert spark.saved == []
 
 
+def test_a_job_group_of_the_user_is_not_the_run_of_the_query_even_if_it_is_a_uuid(
+    spark: Spark,
+) -> None:
+    spark.in_batch(7)
+    del spark.properties[DESCRIPTION]
+    spark.runs["q"] = RUN_ID
+    spark.properties[JOB_GROUP] = str(uuid.uuid4())
+    with pytest.raises(ConfigException, match=r"^save\(\): .* call save\(\) before setJobGroup"):
+        spark.save(txnversion="7")
+    spark.properties[JOB_GROUP] = RUN_ID
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert micro_batch_in(found) == MicroBatch("q", 7, RUN_ID)
+
+
+@pytest.mark.parametrize("lacks", ["the query", "the list of queries"])
+def test_a_job_group_is_the_run_of_the_query_if_the_query_is_not_found(
+    lacks: str, spark: Spark
+) -> None:
+    spark.in_batch(7)
+    del spark.properties[DESCRIPTION]
+    spark.properties[JOB_GROUP] = RUN_ID
+    if lacks == "the list of queries":
+        del spark._jsparkSession
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert micro_batch_in(found) == MicroBatch("q", 7, RUN_ID)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -288,6 +331,20 @@ def test_a_later_save_of_the_same_writer_does_not_keep_its_query(
         checked, batch_id = KafkaDataSource(options).check(ROWS)
         assert batch_id == (7 if "exactlyonce" in later else None)
         assert (checked.exactly_once is None) == ("exactlyonce" in later)
+
+
+def test_a_writer_that_has_saved_a_micro_batch_may_save_a_version(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_versions, "is_written", IS_WRITTEN)
+    monkeypatch.setattr(written_versions, "_record", lambda *_: RECORD)
+    writer = FakeWriter(spark, GIVEN | {"txnversion": "3"})
+    spark.in_batch(3)
+    spark.save(writer)
+    for version in ("7", "8"):  # according to the record, version 7 is written
+        writer._options = {**writer._options, "txnversion": version}
+        spark.save(writer)
+    assert [each["txnversion"] for each in spark.saved] == ["3", "8"]
 
 
 def test_an_at_least_once_save_in_foreachbatch_is_a_micro_batch(spark: Spark) -> None:

@@ -37,7 +37,7 @@ from support.brokers.jvm import run_java
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.spark import options as sink
-from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource, check_options_and_columns
 from spark_kafka_sink.spark.planning.schema import check_schema
 
 VALUE = StructType().add("value", StringType())
@@ -339,6 +339,38 @@ def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_se
 def test_any_other_column_may_stand_beside_those_that_are_sent(kind: DataType) -> None:
     # Not raising is what a user sees: the write goes on.
     check_schema(StructType().add("value", StringType()).add("other", kind), "t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (ArrayType(YearMonthIntervalType()), "other.element is of type interval year to month"),
+        (MapType(YearMonthIntervalType(), LongType()), "other.key is of type interval year to m"),
+        (MapType(LongType(), StructType()), "other.value is of type struct<>"),
+        (ArrayType(StructType().add("y", StructType())), "other.element.y is of type struct<>"),
+        (StructType(), "other is of type struct<>"),
+    ],
+    ids=str,
+)
+def test_a_column_that_dead_letters_in_a_folder_cannot_have_is_refused(
+    kind: DataType, found: str
+) -> None:
+    schema = StructType().add("value", StringType()).add("other", kind)
+    said = refusal({"onError": "deadLetter", "deadLetterPath": "/dead"}, schema)
+    assert is_sentence_about(said, f"column {found}", "or set deadLetterTopic in place of")
+    # A dead letter in a topic has no such column.
+    in_topic = {"topic": "t", "onError": "deadLetter", "deadLetterTopic": "dead"}
+    check_options_and_columns(schema, {"kafka.bootstrap.servers": "b:1", **in_topic})
+
+
+def test_a_column_that_is_encoded_is_in_dead_letters_in_another_type() -> None:
+    schema = StructType().add("value", StructType().add("nothing", StructType()))
+    given = {
+        "kafka.bootstrap.servers": "b:1", "topic": "t", "valueFormat": "avro",
+        "schema.registry.url": "http://127.0.0.1:1", "onError": "deadLetter",
+        "deadLetterPath": "/dead",
+    }  # fmt: skip
+    check_options_and_columns(schema, given)
 
 
 def test_overwriting_is_refused() -> None:

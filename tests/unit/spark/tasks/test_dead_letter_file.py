@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.spark.tasks.dead_letters import (
     ERROR_COLUMNS,
     BadBatch,
@@ -111,6 +111,59 @@ def test_bytes_that_are_no_text_are_replaced_at_any_depth(
     later = written(tmp_path, rows.slice(1, 2))
     assert later.column("headers").to_pylist() == headers_found[1:3]
     assert later.column("nested").to_pylist() == nested_found[1:3]
+
+
+TIMES = {
+    "00:00:00": 0,
+    "12:30:00.5": 45_000_500_000_000,
+    "20:00:00.00000001": 72_000_000_000_010,
+    "23:59:59.999999999": 86_399_999_999_999,
+}
+
+
+def test_times_of_day_are_texts_at_any_depth(tmp_path: Path) -> None:
+    times = pa.array([*TIMES.values(), None], pa.time64("ns"))
+    texts = [*TIMES, None]
+    each = pa.array(range(6), pa.int32())
+    columns = {
+        "value": times,
+        "struct": pa.StructArray.from_arrays([times, texts], ["t", "s"]),
+        "list": pa.ListArray.from_arrays(each, times),
+        "map": pa.MapArray.from_arrays(each, pa.array(range(5)), times),
+    }
+    found = written(tmp_path, pa.record_batch(columns).slice(1))
+    assert found.select(list(columns)).to_pydict() == {
+        "value": texts[1:],
+        "struct": [{"t": text, "s": text} for text in texts[1:]],
+        "list": [[text] for text in texts[1:]],
+        "map": [[(number, texts[number])] for number in range(1, 5)],
+    }
+    assert not any("time" in str(kind) for kind in found.schema.types), "Spark would not read it"
+
+
+def year_month_interval() -> pa.DataType:
+    """Return the Arrow type of Spark's year-month intervals, which pyarrow only reads."""
+    other = pa.schema([pa.field("other", pa.month_day_nano_interval())])
+    described = bytes(other.serialize())
+    for place in (place for place, byte in enumerate(described) if byte == 2):
+        changed = described[:place] + bytes([0]) + described[place + 1 :]
+        with suppress(pa.ArrowInvalid, OSError):
+            found = pa.ipc.read_schema(pa.py_buffer(changed))[0].type
+            if found.id == pa.lib.Type_INTERVAL_MONTHS:
+                return found
+    raise AssertionError(described)
+
+
+def test_a_year_month_interval_is_told_with_its_type(tmp_path: Path) -> None:
+    kind = pa.list_(year_month_interval())
+    months = pa.array([[1, 2], None], pa.list_(pa.int32())).view(kind)
+    letters = DeadLetterFile(tmp_path, "t", 0, 0)
+    rows = pa.record_batch({"value": ["v", "w"], "months": months})
+    bad = BadBatch(rows, np.zeros(2, np.uint8), np.arange(2))
+    found = r"Parquet does not support a column of the data \(type month_interval\); select the"
+    with pytest.raises(DataException, match=found):
+        letters.take(bad)
+    assert list(tmp_path.iterdir()) == []
 
 
 BAD = BadBatch(pa.record_batch({"value": ["v"]}), np.zeros(1, np.uint8), np.arange(1))

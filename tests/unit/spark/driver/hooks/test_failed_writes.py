@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -116,6 +117,28 @@ def test_a_write_that_was_not_aborted_changes_no_report(folder: Path) -> None:
     fail({**other, **new_write_id()}, aborts=False)
     fail({**GIVEN}, aborts=False)
     assert sorted((file, file.read_bytes()) for file in folder.iterdir()) == before
+
+
+def test_an_error_is_not_written_over_the_report_of_a_later_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "report.json"
+    failed, later = ({**GIVEN, **new_write_id(), "reportpath": str(path)} for _ in range(2))
+    committing = Thread(target=KafkaArrowWriter(sink_options(later)).commit, args=([],))
+    monkeypatch.setattr(report_files, "_LOCK_S", 60.0)
+    loads = json.loads
+
+    def start(text: str | bytes) -> object:
+        if isinstance(text, str) and not committing.ident:  # the file reportPath is read
+            committing.start()
+            committing.join(0.2)  # without the lock, it ends here
+        return loads(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json, "loads", start)
+        fail(failed)
+    committing.join()
+    assert json.loads(path.read_text())["write_id"] == later[WRITE_ID_OPTION]
 
 
 def test_the_error_of_a_stream_is_added_to_its_last_report_if_that_failed(folder: Path) -> None:
