@@ -181,7 +181,7 @@ class ProducerIdAndEpoch:
 
     @property
     def problem(self) -> str:
-        """Why no broker can have assigned the id and the epoch; an empty string if valid."""
+        """The reason why the id and the epoch are not valid, or an empty string if they are."""
         if self.is_valid:
             return ""
         found = f"producer id {self.producer_id} and epoch {self.epoch}"

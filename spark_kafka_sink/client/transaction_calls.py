@@ -363,9 +363,10 @@ class ProducerTransactions:
         return unseen is not None and unseen.operation == _ABORT
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return a function that begins or resumes the end of the open transaction.
+        """Return a function that ends the open transaction, or continues to end it.
 
-        That function returns the result to wait for. Return None if no transaction is open.
+        The returned function returns the result to wait for. If no transaction is open, return None
+        in place of a function.
         """
         if self._state.fatal_error is not None:  # a failed producer cannot end a transaction
             return None

@@ -38,9 +38,7 @@ from spark_kafka_sink.records.batch import MAX_SEQUENCE
 Written: TypeAlias = tuple[ProducerIdAndEpoch, WrittenPartition]
 ByPartition: TypeAlias = Mapping[TopicPartition, Sequence[Written]]
 
-_ADVICE = (
-    "lay the rows out by atomic_layout as the last step before the write, and run the job again"
-)
+_ADVICE = "call atomic_layout on the rows as the last step before the write, and run the job again"
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:

@@ -313,8 +313,8 @@ class ClusterMetadata:
     def take_error(self, name: str) -> KafkaException | None:
         """Return the error that makes waiting for a topic useless, None if waiting may help.
 
-        Each error is returned only once. The next caller then requests the topic again. The error
-        of an invalid topic name is an exception: it is returned every time.
+        The error of an invalid topic name is returned every time. Any other error is returned only
+        once, and the next caller requests the topic again.
         """
         if self._fatal_error is not None:
             fatal, self._fatal_error = self._fatal_error, None

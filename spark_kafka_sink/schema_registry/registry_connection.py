@@ -132,9 +132,9 @@ class _Connection:
             raise ConfigException(message)
         if _without_query(text) != text:
             message = (
-                f"option {URL_OPTION} is {self._shown(given, without_user(text)[0])!r}, with a ? "
-                "or a # after it: expected https://host:port, because the client appends the path "
-                "of each request"
+                f"option {URL_OPTION} has a ? or a # after "
+                f"{self._shown(given, without_user(text)[0])!r}: expected https://host:port, "
+                "because the client appends the path of each request"
             )
             raise ConfigException(message)
         address, user = without_user(text)

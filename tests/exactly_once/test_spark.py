@@ -128,7 +128,7 @@ def test_a_layout_that_was_undone_fails_the_job_and_nothing_is_visible(
     for case in ("a union", "another layout"):
         (values,), error = application.found[level][case]
         assert values == JOBS["an attempt fails"]
-        assert "lay the rows out by atomic_layout" in str(error) or "another attempt" in str(error)
+        assert "call atomic_layout on the rows" in str(error) or "another attempt" in str(error)
 
 
 # A deleted checkpoint begins another query, which has written nothing.

@@ -105,9 +105,9 @@ def only_save(
 ) -> Iterator[bool]:
     """In a run of a query, refuse a second save of a micro-batch with the same txnAppId and topic.
 
-    A later run may save the micro-batch again. In a classic session, it has a different run id.
-    With Spark Connect, it is a new process, which does not know the earlier saves. A failed save
-    may be retried. Yield whether this save is a retry.
+    A later run may save the micro-batch again. In a classic session, the later run has a different
+    run id. With Spark Connect, the later run is a new process, which does not know the earlier
+    saves. A failed save may be retried. Yield whether this save is a retry.
 
     given: options by their names in lower case. micro_batch: None if the query is not known. call:
     the function that saves, for error messages. Raise ConfigException for a second save.
