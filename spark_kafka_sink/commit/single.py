@@ -378,10 +378,10 @@ def _read(machine: Single, at: Received) -> Step[Single]:
 def _renew(machine: Single) -> Step[Single]:
     """Request the next epoch, so that brokers refuse late requests with the current epoch.
 
-    EndTxn 4 does not raise the epoch itself. A newer run may begin at any time, and must not be
-    fenced. So the request has the current epoch, and it is sent again only while the coordinator
-    still writes the markers of this run's transaction: coordinators of Kafka 3 do not compare the
-    epoch if a transaction is open.
+    EndTxn 4 does not raise the epoch itself. A newer run may begin at any time, and should not be
+    fenced. So the request has the current epoch, and it is sent again only if the coordinator still
+    writes markers. In Kafka 3, a coordinator does not compare the epoch if a transaction is open:
+    then a run that has begun since the last request, 20 ms ago, is fenced.
     """
     run = machine.plan.run
     ask = InitProducerId(run.driver_id, run.timeout_ms, machine.plan.producer)

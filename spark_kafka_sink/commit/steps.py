@@ -58,6 +58,9 @@ STALE_S: Final = 5.0
 # partitions get new leaders after broker.session.timeout.ms, 9 s by default.
 OLD_LEADER_S: Final = 10.0
 
+# The client multiplies each pause by a random number up to this, and down to 2 minus this.
+JITTER: Final = 1.2
+
 M = TypeVar("M")
 
 

@@ -58,6 +58,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import COMMIT, CommitState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
+    JITTER,
     MARKER_PAUSE_S,
     PAUSE_S,
     STALE_S,
@@ -422,7 +423,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     failure = machine.failure or superseded(run.owner)
     pause_s = MARKER_PAUSE_S if is_pending else STALE_S
-    is_too_late = at.now + pause_s >= machine.decides_by
+    is_too_late = at.now + JITTER * pause_s >= machine.decides_by
     if is_too_late and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if (machine.asked_again or is_too_late) and not is_pending:

@@ -47,6 +47,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
+from spark_kafka_sink.commit.steps import JITTER
 from spark_kafka_sink.commit_client.brokers import Brokers
 from spark_kafka_sink.commit_client.commit_log import CommitLog
 from spark_kafka_sink.commit_client.generators import (
@@ -77,7 +78,7 @@ from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
 # select() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
-_JITTER: Final = (0.8, 1.2)
+_JITTER: Final = (2 - JITTER, JITTER)
 _MOST_UNDER_WAY: Final = 64
 
 _Machine = TypeVar("_Machine", bound="_HasOutcome")

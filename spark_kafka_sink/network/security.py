@@ -17,6 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -49,6 +50,7 @@ from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
+    KafkaException,
     Option,
     SaslAuthenticationException,
     SslAuthenticationException,
@@ -290,7 +292,8 @@ class Security:
     Raise ConfigException if the configuration is invalid. wake: called from another thread when the
     login that a connection waits for is ready. is_one_of_many: whether other processes log in at
     the same time. identity: the result of `login_identity`, or an empty string if it is not known.
-    Each login must be of this user or, if the user is not known, of the user of the first login.
+    Each login must be of this user. If the user is not known, each login must be of the user whose
+    token was read first.
     """
 
     def __init__(
@@ -298,7 +301,7 @@ class Security:
     ) -> None:
         self._config = config
         self._identity = identity
-        # The user name of the first login, and the subject of its token.
+        # The user name of the first login, and the subject of the first token.
         self._user = ""
         self._subject = ""
         self._values = OptionValues(config)
@@ -523,7 +526,9 @@ class Security:
                 self._oauth.source.attach(self)
             else:
                 # `_check_identity` compares the user of this token, and later logins must have it.
-                self._token()
+                # If the file has no valid token now, it may have one at the login.
+                with suppress(KafkaException):
+                    self._token()
         elif self._mechanism == GSSAPI:
             self._kerberos = Kerberos(self._config, self._values, self._wake_client, self._identity)
         else:

@@ -93,8 +93,8 @@ def exception_of(failure: Failure, run: Run, acls: Acls, written: str = "") -> K
         )
     if failure.error == codes.MESSAGE_TOO_LARGE:
         hints.append(
-            "the commit log record has about 40 bytes for each task that has rows: raise "
-            f"max.message.bytes of topic {run.log.topic}, or write with fewer tasks"
+            f"raise max.message.bytes of topic {run.log.topic}: in mode two-phase, the commit log "
+            "record has about 40 bytes for each task that has rows"
         )
     if failure.kind is FailureKind.IN_DOUBT:
         hints.append(

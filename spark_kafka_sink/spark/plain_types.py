@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["plain_batches", "plain_schema"]
 
@@ -39,6 +40,11 @@ def _array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         # Under a null struct, an index may be outside the dictionary. flatten() makes it null.
         parts = list(map(_array, array.flatten(), [field.type for field in kind]))
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if pa.types.is_dictionary(array.type):
+        # Items under a null, or outside of a slice, may have any index.
+        words, indices = array.dictionary.cast(kind), array.indices
+        is_word = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, len(words)))
+        return words.take(pc.if_else(is_word, indices, None))
     if not pa.types.is_nested(kind):
         return array.cast(kind)
     is_map = pa.types.is_map(kind)

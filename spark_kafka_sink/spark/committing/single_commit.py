@@ -90,6 +90,13 @@ def end_unused(options: SinkOptions, plan: Plan) -> str | None:
 
 def abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
     """Abort the transaction of a failed run, and return the result."""
+    try:
+        return _abort_run(options, plan)
+    except KafkaException as error:
+        return AbortResult(not_aborted_now(plan.run, error) + _IF_COMMITTED)
+
+
+def _abort_run(options: SinkOptions, plan: Plan) -> AbortResult:
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000

@@ -7,6 +7,8 @@ all its transactions must be committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.commit import two_phase, two_phase_abort
@@ -30,13 +32,12 @@ from spark_kafka_sink.errors import KafkaException, Option, TimeoutException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
 from spark_kafka_sink.spark.committing.job_commit import AbortResult, say
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.session import driver_folder
 
 # The longest time in seconds to send a batch after its linger time is over.
 _SENDS_S: Final = 1.0
 # The shortest time in seconds of an abort that is tried again.
 _TRIES_S: Final = 10.0
-# The names of runs whose commit has failed in this process before the decision was recorded.
-_undecided: Final[set[str]] = set()
 
 
 def commit_record(
@@ -52,7 +53,7 @@ def commit_record(
     if the run is not committed, if this is not known, or if some of its rows are lost.
     """
     run, config = plan.run, options.producer
-    _undecided.add(run.name)
+    _mark_undecided(run.name)
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
         begun = two_phase.begin(
@@ -64,18 +65,46 @@ def commit_record(
             missing_until=client.now() + config.max_block_ms / 1000,
             behind_until=client.now() + OLD_LEADER_S,
         )
-        _undecided.discard(run.name)
+        _take_mark(run.name)
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
-        _undecided.add(run.name)
+        _mark_undecided(run.name)
         raise exception_of(outcome, run, client.acls, written)
     if isinstance(outcome, Torn):
         raise outcome.exception(run, attempts)
     if isinstance(outcome, Undecided):
         raise outcome.exception(run.owner) from outcome.failure.exception()
     raise _error(plan, outcome)
+
+
+def _mark_undecided(run_name: str) -> None:
+    """Note in the driver's folder that a run is certainly not decided.
+
+    The abort of a run whose commit has failed is in a different process.
+    """
+    path = _mark(run_name)
+    if path is not None:
+        with suppress(OSError):
+            path.touch(mode=0o600)
+
+
+def _take_mark(run_name: str) -> bool:
+    """Remove the note that a run is certainly not decided. Return whether there was one."""
+    path = _mark(run_name)
+    if path is None:
+        return False
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _mark(run_name: str) -> Path | None:
+    folder = driver_folder()
+    return None if folder is None else folder / f".pykafka-undecided-{run_name}"
 
 
 def _error(plan: Plan, outcome: object) -> KafkaException:
@@ -103,8 +132,29 @@ def abort_run(
     unless somebody commits them in time. So if no broker responds within max.block.ms, the abort is
     tried again until the transactions have timed out.
     """
+    is_marked = _take_mark(plan.run.name)
+    may_be_decided = not is_missing and not is_marked
+    try:
+        return _abort_run(
+            options, plan, attempts, is_missing=is_missing, may_be_decided=may_be_decided
+        )
+    except KafkaException as error:
+        return _not_aborted(plan, error, may_be_decided=may_be_decided)
+
+
+def _not_aborted(plan: Plan, why: object, *, may_be_decided: bool) -> AbortResult:
+    return AbortResult((not_known if may_be_decided else not_aborted_now)(plan.run, why))
+
+
+def _abort_run(
+    options: SinkOptions,
+    plan: Plan,
+    attempts: Sequence[AttemptTransaction],
+    *,
+    is_missing: bool,
+    may_be_decided: bool,
+) -> AbortResult:
     run, owner = plan.run, plan.run.owner
-    may_be_decided = not is_missing and run.name not in _undecided
     with commit_client(options.producer, run.log.topic, options.brokers) as client:
         until = client.now() + run.timeout_ms / 1000
         level, outcome = _abort_once(client, options, plan, attempts, is_missing=is_missing)
@@ -123,7 +173,7 @@ def abort_run(
         more = _still_open(plan, outcome)
         return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return AbortResult((not_known if may_be_decided else not_aborted_now)(run, said))
+    return _not_aborted(plan, said, may_be_decided=may_be_decided)
 
 
 def _abort_once(
@@ -148,10 +198,8 @@ def _abort_once(
             is_missing=is_missing,
         )
         return level, client.run(begun, two_phase_abort.step).outcome
-    except KafkaException as error:
-        found = isinstance(error, TimeoutException)
-        kind = FailureKind.NO_ANSWER if found else FailureKind.REFUSED
-        return plan.run.level, Failure(kind, str(error))
+    except TimeoutException as error:
+        return plan.run.level, Failure(FailureKind.NO_ANSWER, str(error))
 
 
 def _is_unanswered(outcome: object) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Iterable
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
@@ -53,6 +54,8 @@ _LOG_SETTINGS = (
 )
 # The error codes that brokers return if they refuse topic configs, for example by a policy.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
+# Settings of sizes, which such a policy is likely to limit.
+_SIZES = ("segment.bytes", "max.message.bytes")
 
 
 # The times until which the checks of commit logs are valid.
@@ -142,22 +145,35 @@ def _need_log(options: SinkOptions, log_topic: str) -> None:
         except ApiException as error:
             if error.code not in _REFUSED_SETTINGS:
                 raise _not_there(error, log_topic) from None
-            warn_once(
-                logger,
-                f"commit log: topic {log_topic} is created with {'='.join(_COMPACT)} alone, "
-                f"because the brokers refuse the other settings: {error}",
-            )
-            found = _created_plainly(admin, log_topic)
+            found = _created_with_less(admin, log_topic, error)
         check_may_read(found[log_topic], admin.acls)
         check_may_write(found[log_topic], admin.acls)
         _check_compacted(admin, log_topic)
 
 
-def _created_plainly(admin: KafkaAdmin, log_topic: str) -> dict[str, TopicDescription]:
-    try:
-        return admin.topics([log_topic], NewTopic(partitions=1, configs=(_COMPACT,)))
-    except ApiException as error:
-        raise _not_there(error, log_topic) from None
+def _created_with_less(
+    admin: KafkaAdmin, log_topic: str, refusal: ApiException
+) -> dict[str, TopicDescription]:
+    """Create the topic of the commit log with fewer settings, because brokers refuse some."""
+    safe = tuple(each for each in _LOG_SETTINGS if each[0] not in _SIZES)
+    for configs in (safe, (_COMPACT,)):
+        try:
+            found = admin.topics([log_topic], NewTopic(partitions=1, configs=configs))
+        except ApiException as error:
+            if configs == (_COMPACT,) or error.code not in _REFUSED_SETTINGS:
+                raise _not_there(error, log_topic) from None
+            continue
+        warn_once(
+            logger,
+            f"commit log: topic {log_topic} is created with {_shown(configs)} alone, because the "
+            f"brokers refuse other settings: {refusal}",
+        )
+        break
+    return found
+
+
+def _shown(configs: Iterable[tuple[str, str]]) -> str:
+    return " ".join("=".join(each) for each in configs)
 
 
 def _not_there(error: ApiException, log_topic: str) -> ApiException:

@@ -44,10 +44,10 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         places=(
             "spark/committing/exactly_once_commit.py:abort_micro_batch",
             "spark/committing/exactly_once_commit.py:_if_replay",
-            "spark/committing/single_commit.py:abort_run~failed after",
+            "spark/committing/single_commit.py:_abort_run~failed after",
             "spark/committing/single_commit.py:_why_fenced",
-            "spark/committing/two_phase_commit.py:abort_run~was aborted",
-            "spark/committing/two_phase_commit.py:abort_run~no broker has said yet",
+            "spark/committing/two_phase_commit.py:_abort_run~was aborted",
+            "spark/committing/two_phase_commit.py:_abort_run~no broker has said yet",
             "spark/committing/two_phase_commit.py:_why_fenced~no row is visible",
             "spark/committing/two_phase_commit.py:_why_fenced~was superseded",
             "spark/committing/two_phase_commit.py:_forward",
@@ -89,7 +89,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "`txnAppId` were written before you run an old version again."
         ),
         places=(
-            "spark/planning/run_plan.py:_need_log",
+            "spark/planning/run_plan.py:_created_with_less",
             "spark/planning/run_plan.py:_check_compacted",
             "commit/log_record.py:LogReader._take",
             "commit_client/commit_log.py:CommitLog._check_topic_id",
@@ -352,6 +352,8 @@ UNLISTED: Final[Mapping[str, str]] = {
     "spark/committing/exactly_once_commit.py:commit_micro_batch": _PASSED_ON,
     "spark/committing/exactly_once_commit.py:end_unused": _PASSED_ON,
     "spark/committing/exactly_once_commit.py:_abort": _PASSED_ON,
+    "spark/committing/single_commit.py:abort_run": _PASSED_ON,
+    "spark/committing/two_phase_commit.py:_not_aborted": _PASSED_ON,
     "spark/committing/job_commit.py:_say_summary": _PASSED_ON,
     "spark/driver/stream_listener.py:_print": "a micro-batch that was written, or its error",
     "spark/options.py:_complain": "the message of an error, with unknownOptions=warn",

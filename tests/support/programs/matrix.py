@@ -124,8 +124,8 @@ def _run(*command: str | Path) -> None:
 def complete_cells(pythons: Sequence[str]) -> set[tuple[str, str, str]]:
     """Return the cells that run all tests, one for each pyspark, if these Pythons are found.
 
-    Each pyspark has another Python, as far as there are enough. The newest pyspark runs all tests
-    with the newest Kafka.
+    The Pythons take turns. The newest pyspark runs all tests with the newest Kafka, on the first
+    Python.
     """
     cells = set()
     for number, spark in enumerate(SPARKS[:-1]):
@@ -184,9 +184,8 @@ def main() -> int:
     rows: list[str] = []
     outcomes: list[bool | None] = []
     cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
-    complete = complete_cells([each for each in PYTHONS if find_python(each) is not None])
-    newer = (cell for cell in sorted(complete) if cell[2] != KAFKAS[0])
-    cells += [cell for cell in newer if cell[0] in args.spark and cell[1] in args.python]
+    complete = complete_cells([each for each in args.python if find_python(each) is not None])
+    cells += sorted(cell for cell in complete if cell[0] in args.spark and cell[2] != KAFKAS[0])
     for spark, version, kafka in cells:
         which = args.tests or ("all" if (spark, version, kafka) in complete else "core")
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"

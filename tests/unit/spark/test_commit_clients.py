@@ -57,7 +57,7 @@ def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> No
 
 def test_a_decision_that_the_log_does_not_take_names_the_setting_of_the_log() -> None:
     said = said_of(Failure(FailureKind.REFUSED, "not written", codes.MESSAGE_TOO_LARGE))
-    assert "raise max.message.bytes of topic log, or write with fewer tasks" in said
+    assert "raise max.message.bytes of topic log: in mode two-phase, the commit log record" in said
 
 
 def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:

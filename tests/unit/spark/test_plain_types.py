@@ -101,3 +101,10 @@ def test_a_plain_batch_is_passed_on_itself() -> None:
     batch = pa.record_batch({"value": [b"x"]})
     (same,) = plain_batches([batch])
     assert same is batch
+
+
+def test_an_item_of_another_row_may_have_a_word_that_is_not_in_the_dictionary() -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([5, 0, 1], pa.int8()), ["a", "b"], safe=False)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), words)
+    (made,) = plain_batches([pa.record_batch([lists.slice(1)], ["column"])])
+    assert made.column(0).to_pylist() == [["a"], ["b"]]

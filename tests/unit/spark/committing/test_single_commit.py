@@ -23,6 +23,7 @@ from spark_kafka_sink.commit.questions import (
     ReadLog,
     Reply,
 )
+from spark_kafka_sink.errors import TimeoutException
 from spark_kafka_sink.spark.committing import single_commit
 from spark_kafka_sink.spark.options import sink_options
 
@@ -134,7 +135,13 @@ def test_a_transaction_without_rows_is_spoken_of_only_if_it_may_be_open(
 def test_an_abort_without_a_response_does_not_say_that_the_run_is_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lend(Client({"abort": [Ended(error=53)]}, 2), monkeypatch)
-    line = single_commit.abort_run(OPTIONS, PLAN).line
-    assert "could not be aborted now" in line
-    assert line.endswith("if its commit had begun, the next run finds out whether it is committed")
+    class SilentClient(Client):
+        def level(self, _: float) -> int:
+            message = "no broker has answered"
+            raise TimeoutException(message)
+
+    for client in (Client({"abort": [Ended(error=53)]}, 2), SilentClient({}, 2)):
+        lend(client, monkeypatch)
+        line = single_commit.abort_run(OPTIONS, PLAN).line
+        assert "could not be aborted now" in line
+        assert line.endswith("had begun, the next run finds out whether it is committed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,11 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.errors import ProducerFencedException, TimeoutException
+from spark_kafka_sink.errors import (
+    ProducerFencedException,
+    SaslAuthenticationException,
+    TimeoutException,
+)
 from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.options import sink_options
@@ -75,8 +80,8 @@ class Client:
 
 
 @pytest.fixture
-def lend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], None]:
-    """A function that makes a client the one of the process."""
+def lend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Client], None]:
+    """A function that makes a client the one of the process; processes share the folder."""
 
     def lend(client: Client) -> None:
         @contextmanager
@@ -84,9 +89,7 @@ def lend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], None]:
             yield client
 
         monkeypatch.setattr(two_phase_commit, "commit_client", lent)
-        monkeypatch.setattr(two_phase_commit, "_undecided", undecided)
-
-    undecided: set[str] = set()
+        monkeypatch.setattr(two_phase_commit, "driver_folder", lambda: tmp_path)
 
     return lend
 
@@ -273,7 +276,7 @@ def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
 
 
 def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms(
-    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     missing = ReturningClient(1e6, {}, capsys)
     assert "could not be aborted now" in abort_with(missing, lend, is_missing=True).line
@@ -282,6 +285,20 @@ def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms
     lend(refusing)
     with pytest.raises(ProducerFencedException):
         two_phase_commit.commit_record(OPTIONS, PLAN, RECORD, (), "no rows")
+    assert len(list(tmp_path.iterdir())) == 1
     failed = ReturningClient(1e6, {}, capsys)
     assert "could not be aborted now" in abort_with(failed, lend).line
     assert failed.now() == 60.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_abort_that_is_rejected_may_be_of_a_decided_run(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class RejectedClient(Client):
+        def level(self, deadline: float, limit: object = None) -> int:
+            message = "rejected"
+            raise SaslAuthenticationException(message)
+
+    line = abort_with(RejectedClient({}, capsys), lend).line
+    assert line.startswith(f"it is not known whether the write of {OWNER} is committed (rejected)")

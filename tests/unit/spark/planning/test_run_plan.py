@@ -138,13 +138,29 @@ def test_a_log_whose_settings_are_refused_is_created_without_them(
     _warn.cache_clear()
     refusal = api_exception(code, "segment.bytes must be 52428800 or more")
     for _ in range(2):
-        admin = need_log(monkeypatch, refusal)
-        assert len(admin.created[0]) > 1
-        assert admin.created[1:] == [(COMPACT,)]
+        admin = need_log(monkeypatch, refusal, refusal)
+        every, safe, plain = admin.created
+        assert {name for name, _ in every} - {name for name, _ in safe} == {
+            "max.message.bytes", "segment.bytes",
+        }  # fmt: skip
+        assert plain == (COMPACT,)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "topic log is created with cleanup.policy=compact alone" in record.getMessage()
     assert "segment.bytes must be 52428800 or more" in record.getMessage()
+
+
+def test_a_log_whose_sizes_are_refused_keeps_the_settings_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn.cache_clear()
+    admin = need_log(monkeypatch, api_exception(codes.POLICY_VIOLATION, "at most 8 MiB"))
+    assert ("message.timestamp.type", "CreateTime") in admin.created[1]
+    assert ("unclean.leader.election.enable", "false") in admin.created[1]
+    (record,) = caplog.records
+    assert "message.timestamp.type=CreateTime alone, because the brokers refuse" in (
+        record.getMessage()
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +169,7 @@ def test_a_log_whose_settings_are_refused_is_created_without_them(
         [(codes.TOPIC_AUTHORIZATION_FAILED, "not allowed")],
         # Some services forbid names that begin with two underscores.
         [(codes.INVALID_TOPIC_EXCEPTION, "the name is not allowed")],
-        [(codes.POLICY_VIOLATION, "no"), (codes.POLICY_VIOLATION, "not allowed")],
+        [(codes.POLICY_VIOLATION, "no")] * 2 + [(codes.POLICY_VIOLATION, "not allowed")],
     ],
 )
 def test_a_log_that_cannot_be_created_is_an_error_with_the_command_and_the_option(
