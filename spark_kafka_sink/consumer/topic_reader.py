@@ -166,8 +166,8 @@ class TopicReader:
         or have no offset. Getting any batch raises IllegalStateException after `close`,
         TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException
         for invalid records, and the errors of brokers. It raises OffsetOutOfRangeException if the
-        records at an offset were deleted. The same error is raised if `end` is "latest" and the
-        partition ends before `start`.
+        records at an offset were deleted, or if the topic is created again during the read. The
+        same error is raised if `end` is "latest" and the partition ends before `start`.
         """
         self._check_open()
         check_topic_name(topic)
