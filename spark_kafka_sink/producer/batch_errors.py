@@ -38,6 +38,12 @@ IN_DOUBT: Final = (
     "its records were first sent in a larger batch, which may have been written although a broker "
     "rejected it as too large"
 )
+# The reason that is shown when a batch fails because a later batch of its partition was written.
+OVERTAKEN: Final = (
+    "a later batch of the partition was acknowledged, so either these records were written before "
+    "it, or the broker had lost the state of this producer, for example because the topic was "
+    "created again, and they were not written"
+)
 
 
 def abortable(error: KafkaException) -> KafkaException:

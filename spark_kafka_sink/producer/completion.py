@@ -21,6 +21,7 @@ from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
     IN_DOUBT,
+    OVERTAKEN,
     error_of_attempt,
     error_of_batch,
     error_of_expired_batch,
@@ -33,7 +34,7 @@ from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.sequences import Sequences, is_not_written
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # A broker rejects a batch while it verifies a batch of another producer in the same transaction.
@@ -210,7 +211,7 @@ class BatchCompletion:
         else:
             if decision is Decision.RENUMBER and self._sequences is not None:
                 self._sequences.request_epoch_bump(batch)
-            is_unanswered = not _is_not_written(code, answer) if was_sent else batch.is_unanswered
+            is_unanswered = not is_not_written(code, answer) if was_sent else batch.is_unanswered
             self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
 
     # -- what to do about an error; this changes nothing ------------------------------------------
@@ -224,7 +225,8 @@ class BatchCompletion:
             return Decision.SPLIT
         if batch.attempts >= self._retries or self._has_run_out(batch, now):
             return Decision.GIVE_UP
-        if batch.is_in_doubt and _is_not_written(code, answer):
+        is_in_doubt = batch.is_in_doubt and is_not_written(code, answer)
+        if is_in_doubt or self._is_overtaken(batch, code):
             return Decision.GIVE_UP
         if action is Action.CHECK_SEQUENCE and self._sequences is not None:
             log_start = -1 if answer is None else answer.log_start_offset
@@ -234,6 +236,12 @@ class BatchCompletion:
                 )
             return _decide_by_sequence(batch, code, log_start, self._sequences)
         return Decision.RETRY if action is Action.RETRY else Decision.GIVE_UP
+
+    def _is_overtaken(self, batch: ProducerBatch, code: int) -> bool:
+        """Return whether a broker cannot accept a batch any more, because it has a later one."""
+        is_out_of_order = code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        sequences = self._sequences
+        return is_out_of_order and sequences is not None and sequences.is_overtaken(batch)
 
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
         return now >= batch.created_at + self._delivery_timeout_s
@@ -289,8 +297,10 @@ class BatchCompletion:
     ) -> None:
         """Fail a batch with the error of its last attempt."""
         action = error_action(code, Call.PRODUCE, self._kind)
-        if batch.is_in_doubt and _is_not_written(code, answer):
+        if batch.is_in_doubt and is_not_written(code, answer):
             reason = joined((reason, IN_DOUBT))
+        elif self._is_overtaken(batch, code):
+            reason = joined((reason, OVERTAKEN))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
         hint = self._metadata.advice(code, batch.topic_partition.topic)
@@ -385,17 +395,6 @@ class BatchCompletion:
             return why_no_leader(self._metadata, *batch.topic_partition)
         trouble = self.node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
-
-
-def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Return whether the error `code` proves that no earlier attempt wrote the batch.
-
-    If an earlier attempt had written it, the broker would recognise the batch as a duplicate,
-    unless retention had deleted the batch from the log.
-    """
-    if code == codes.UNKNOWN_PRODUCER_ID:
-        return answer is not None and answer.log_start_offset != -1
-    return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def _decide_by_sequence(

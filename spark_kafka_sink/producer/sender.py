@@ -258,12 +258,11 @@ class Sender:
         return requests
 
     def _next_poll_at(self, now: float) -> float:
-        throttles = [at for at in self._throttled_until.values() if at > now]
         due = [
             self.metadata.next_update_at(),
             self.accumulator.next_sendable_at(now),
             self.accumulator.next_expiry_at(now),
-            *throttles,
+            *(at for at in self._throttled_until.values() if at > now),
         ]
         if self._producer_id is not None and self._producer_id.next_due_at() > now:
             due.append(self._producer_id.next_due_at())
@@ -409,8 +408,7 @@ class Sender:
     @property
     def nodes(self) -> Mapping[int, Node]:
         """The brokers to keep connections to: the brokers of the metadata, and the coordinators."""
-        # The I/O thread calls this without the lock, while a caller may join or leave a
-        # transaction.
+        # The I/O thread calls this without the lock, while a caller may join a transaction.
         known, transactions = self.metadata.nodes, self._transactions
         if transactions is None:
             return known
@@ -451,6 +449,8 @@ class Sender:
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= RELIABLE_EPOCHS_SINCE
             self.metadata.update(response, now, reliable_epochs=reliable)
+            if self.sequences is not None:
+                self.sequences.follow_topics(response.topics)
             self._retry_at_new_leaders(now)
         elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
             self._fail_if(self._producer_id.answered(response, event.node_id, now))

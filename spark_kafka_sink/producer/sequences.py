@@ -36,9 +36,10 @@ TxnPartitionMap, TxnPartitionEntry and hasUnresolvedSequence are names in the Ja
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -48,7 +49,13 @@ from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPart
 from spark_kafka_sink.producer.feature_level import no_producer_id
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
-from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataResponseTopic,
+    PartitionProduceResponse,
+)
+from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 MAX_EPOCH: Final = 2**15 - 1
 
@@ -77,6 +84,11 @@ class PartitionSequences:
             return batch.base_sequence == 0
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """Return whether a later batch was acknowledged."""
+        last = self.last_acked_sequence
+        return last != NO_SEQUENCE and _is_after(last, batch.base_sequence)
+
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
         """Renumber all batches in flight from 0, under the given producer id and epoch."""
         self.producer = producer
@@ -95,6 +107,7 @@ class Sequences:
         self.is_transactional = is_transactional
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._topic_ids: dict[str, UUID] = {}
         self._to_restart: set[TopicPartition] = set()
 
     @property
@@ -114,14 +127,25 @@ class Sequences:
         """Use the producer id and epoch that a broker assigned."""
         self.producer = producer
 
-    def unconfirm(self) -> None:
+    def unconfirm(self, topics: Container[str] | None = None) -> None:
         """Allow only one batch in flight per partition until the next acknowledgement.
 
         This is necessary if a topic may have been recreated. A broker accepts any first sequence in
-        the new topic, so it could accept a second batch after it rejected the first.
+        the new topic, so it could accept a second batch after it rejected the first. topics: the
+        topics that may have been recreated, None for all.
         """
-        for known in self._partitions.values():
-            known.is_confirmed = False
+        for topic_partition, known in self._partitions.items():
+            if topics is None or topic_partition.topic in topics:
+                known.is_confirmed = False
+
+    def follow_topics(self, answers: Iterable[MetadataResponseTopic]) -> None:
+        """Unconfirm the partitions of topics whose id is new in a response of Metadata."""
+        ids = {each.name: each.topic_id for each in answers if each.name is not None}
+        known = {name: topic_id for name, topic_id in ids.items() if topic_id != ZERO_UUID}
+        changed = {n for n, topic_id in known.items() if self._topic_ids.get(n) != topic_id}
+        if changed:
+            self._topic_ids |= known
+            self.unconfirm(changed)
 
     def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
         """Return whether `batch`, the first of its partition, may be sent to `node_id` now."""
@@ -185,6 +209,11 @@ class Sequences:
         known = self._partitions.get(batch.topic_partition)
         return known is not None and known.follows_last_acked(batch)
 
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """Return whether a later batch of the partition was acknowledged."""
+        known = self._partitions.get(batch.topic_partition)
+        return known is not None and known.is_overtaken(batch)
+
     def last_acked_offset(self, topic_partition: TopicPartition) -> int:
         """Return the base offset of the latest acknowledged batch, -1 if there is none."""
         known = self._partitions.get(topic_partition)
@@ -231,6 +260,17 @@ class Sequences:
             known.in_flight.remove(batch)
             return known
         return None
+
+
+def is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
+    """Return whether the error `code` proves that no earlier attempt wrote the batch.
+
+    If an earlier attempt had written it, the broker would recognise the batch as a duplicate,
+    unless retention had deleted the batch from the log.
+    """
+    if code == codes.UNKNOWN_PRODUCER_ID:
+        return answer is not None and answer.log_start_offset != -1
+    return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def _is_after(sequence: int, other: int) -> bool:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
+from support.pure.pure_producer import (
+    FULL,
+    TOPIC,
+    PureProducer,
+    Settings,
+    batches,
+    bytes_of,
+    sequences,
+)
 
-from spark_kafka_sink.errors import ClusterAuthorizationException
+from spark_kafka_sink.errors import ClusterAuthorizationException, OutOfOrderSequenceException
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
 
-NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 6, 44, 45, 46, 59
+CORRUPT, NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 2, 6, 44, 45, 46, 59
 
 
 def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
@@ -38,6 +46,56 @@ def test_where_new_work_begins_one_batch_is_in_flight_again_until_it_is_acknowle
     assert sequences(first) == [2], "the sequences go on"
     producer.answer(first)
     assert [sequences(r) for r in producer.poll()] == [[4], [6]]
+
+
+def test_after_a_topic_was_created_again_one_batch_is_in_flight_until_it_is_acknowledged() -> None:
+    producer = PureProducer([1], topic_number=7)
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.topic_number = 8
+    producer.now += 301  # more than metadata.max.age.ms
+    assert producer.poll() == []
+    for _ in range(3):
+        producer.append(0, FULL)
+    (first,) = producer.poll()
+    assert producer.metadata.topic_id(TOPIC).int == 8
+    producer.answer(first, NOT_LEADER)
+    producer.now += 10
+    (again,) = producer.poll()
+    producer.answer(again)
+    later = producer.poll()
+    assert [sequences(r) for r in later] == [[4], [6]]
+    for request in later:
+        producer.answer(request)
+    assert [b.error for b in producer.done()] == [None] * 4
+
+
+def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    for _ in range(3):
+        producer.append(0, FULL)
+    second, third, fourth = producer.poll()
+    # The topic was created again, and its leader did not know it yet as the second batch came.
+    producer.answer(second, NOT_LEADER)
+    producer.answer(third)
+    producer.answer(fourth, CORRUPT)
+    producer.now += 1
+    (again,) = producer.poll()
+    producer.answer(again, OUT_OF_ORDER)
+    _, _, failed = producer.done()
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "; a later batch of the partition was acknowledged, so either " in str(failed.error)
+    producer.now += 1
+    (again,) = producer.poll()
+    assert bytes_of(again) == bytes_of(fourth)
+    producer.answer(again)
+    producer.append(0, FULL)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
 
 
 def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
