@@ -205,7 +205,7 @@ class BatchCompletion:
             return
         decision = self._decide(batch, code, now, answer)
         if decision is Decision.SPLIT:
-            self._split(batch)
+            self._split(batch, now)
         elif decision is Decision.GIVE_UP:
             self._give_up(batch, code, reason, node_id, now, answer)
         else:
@@ -248,9 +248,9 @@ class BatchCompletion:
 
     # -- actions ----------------------------------------------------------------------------------
 
-    def _split(self, batch: ProducerBatch) -> None:
+    def _split(self, batch: ProducerBatch, now: float) -> None:
         """Replace a batch with smaller batches to send. This does not count as an attempt."""
-        parts = self._accumulator.split(batch)
+        parts = self._accumulator.split(batch, now)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
         self._accumulator.deallocate(batch)

@@ -93,6 +93,7 @@ class PureProducer:
             linger_s=s.linger,
             buffer_memory_bytes=s.buffer_memory,
             delivery_timeout_s=s.delivery_timeout,
+            found_limit_age_s=300.0,
             codec=codec(s.compression),
         )
         self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
