@@ -258,6 +258,18 @@ def test_a_batch_that_compresses_worse_than_those_before_it_makes_no_later_ones_
         assert 700 < max(sizes) <= 1000
 
 
+def test_rows_that_do_not_compress_make_no_huge_batch_after_rows_that_do() -> None:
+    settings = Settings(batch_size=1000, compression="zstd", buffer_memory=10_000_000)
+    producer = PureProducer([1], settings)
+    producer.ready()
+    limit = 10_000_000
+    for _ in range(12):
+        assert max(_sent_bytes(producer, [b"x" * 500] * 200, limit)) <= 1000
+    rows = [Random(n).randbytes(500) for n in range(200)]
+    assert 1000 < max(_sent_bytes(producer, rows, limit)) <= 17_000
+    assert max(_sent_bytes(producer, rows, limit)) <= 1000
+
+
 def test_withheld_batches_wait_for_a_flush_and_the_wait_does_not_count() -> None:
     producer = PureProducer([1, 1], Settings(linger=5.0, delivery_timeout=10.0))
     producer.ready()
