@@ -407,7 +407,7 @@ class RecordAccumulator:
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
-        queue.popleft()
+        queue.remove(batch)  # nearly always the first
         # Partitions take turns: this partition goes behind the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:

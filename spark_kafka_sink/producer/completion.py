@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sequences import Sequences, is_not_written
+from spark_kafka_sink.producer.sequences import Sequences, is_not_written, may_be_written
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # A broker rejects a batch while it verifies a batch of another producer in the same transaction.
@@ -200,10 +200,13 @@ class BatchCompletion:
         # batches of the partition need it.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
+        is_unanswered = may_be_written(batch, code, answer, was_sent=was_sent)
         if batch.state is BatchState.ABANDONED:
+            batch.is_unanswered = is_unanswered
             self._late(batch, succeeded=False)
             return
         decision = self._decide(batch, code, now, answer)
+        batch.is_unanswered = is_unanswered
         if decision is Decision.SPLIT:
             self._split(batch, now)
         elif decision is Decision.GIVE_UP:
@@ -211,8 +214,7 @@ class BatchCompletion:
         else:
             if decision is Decision.RENUMBER and self._sequences is not None:
                 self._sequences.request_epoch_bump(batch)
-            is_unanswered = not is_not_written(code, answer) if was_sent else batch.is_unanswered
-            self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
+            self._retry(batch, code, reason, node_id, now)
 
     # -- what to do about an error; this changes nothing ------------------------------------------
 
@@ -257,14 +259,7 @@ class BatchCompletion:
         self._done.append(batch)
 
     def _retry(
-        self,
-        batch: ProducerBatch,
-        code: int,
-        reason: str,
-        node_id: int | None,
-        now: float,
-        *,
-        is_unanswered: bool,
+        self, batch: ProducerBatch, code: int, reason: str, node_id: int | None, now: float
     ) -> None:
         # If the metadata already contains a newer leader, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
@@ -277,7 +272,7 @@ class BatchCompletion:
         else:
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
-        batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
+        batch.retry(now if moved else now + wait, why)
         self._accumulator.reenqueue(batch)
         if code not in self._retried and not is_concurrent:
             self._retried.add(code)

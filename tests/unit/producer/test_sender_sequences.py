@@ -12,11 +12,16 @@ from support.pure.pure_producer import (
     sequences,
 )
 
-from spark_kafka_sink.errors import ClusterAuthorizationException, OutOfOrderSequenceException
+from spark_kafka_sink.errors import (
+    ClusterAuthorizationException,
+    OutOfOrderSequenceException,
+    TimeoutException,
+)
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
 CORRUPT, NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 2, 6, 44, 45, 46, 59
 
@@ -88,7 +93,7 @@ def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
     producer.answer(again, OUT_OF_ORDER)
     _, _, failed = producer.done()
     assert isinstance(failed.error, OutOfOrderSequenceException)
-    assert "; a later batch of the partition was acknowledged, so either " in str(failed.error)
+    assert "; it is not known whether these records were written: a later " in str(failed.error)
     producer.now += 1
     (again,) = producer.poll()
     assert bytes_of(again) == bytes_of(fourth)
@@ -222,6 +227,81 @@ def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
     producer.now += 1
     (renumbered,) = producer.poll()
     assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([0], 1)
+
+
+def _three_that_are_lost() -> tuple[PureProducer, list[ClientRequest]]:
+    """Return a producer whose three batches in flight get no response, and their requests."""
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    for _ in range(3):
+        producer.append(0, FULL)
+    lost = producer.poll()
+    for request in lost:
+        producer.lose(request)
+    producer.done()
+    producer.now += 10
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    return producer, lost
+
+
+def test_lost_batches_are_numbered_anew_once_a_broker_has_refused_every_one_of_them() -> None:
+    producer, lost = _three_that_are_lost()
+    for request in lost:
+        (again,) = producer.poll()
+        assert bytes_of(again) == bytes_of(request)
+        producer.answer(again, OUT_OF_ORDER)
+        producer.now += 1
+    for number in (0, 2, 4):
+        (renumbered,) = producer.poll()
+        assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([number], 1)
+        producer.answer(renumbered)
+    assert [b.error for b in producer.done()] == [None] * 3
+
+
+def test_what_a_broker_that_knows_only_the_last_batch_refuses_is_not_written_again() -> None:
+    """A broker restarted after it had written the first two of three batches."""
+    producer, (first, second, third) = _three_that_are_lost()
+    producer.append(0, FULL)  # which has to wait
+    answers = ((first, OUT_OF_ORDER), (second, 0), (first, OUT_OF_ORDER), (third, 0))
+    for expected, code in answers:
+        (again,) = producer.poll()
+        assert bytes_of(again) == bytes_of(expected)
+        producer.answer(again, code)
+        producer.now += 1
+    _, failed, _ = done = producer.done()
+    assert [b.base_sequence for b in done] == [4, 2, 6]
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "; it is not known whether these records were written: a later" in str(failed.error)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_refusal_proves_nothing_where_a_later_batch_was_given_up_and_may_be_written() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.now = 10.0
+    producer.append(0, FULL)
+    producer.now = 5.0  # the rows of the next batch have waited longer
+    producer.append(0, FULL)
+    producer.now = 10.0
+    for request in producer.poll():
+        producer.lose(request)
+    producer.done()
+    producer.now = 34.0
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    (first,) = producer.poll()
+    producer.now = 35.0
+    assert producer.poll() == []
+    (expired,) = producer.done()
+    assert (expired.base_sequence, type(expired.error)) == (4, TimeoutException)
+    producer.answer(first, OUT_OF_ORDER)
+    (failed,) = producer.done()
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "it is not known whether these records were written" in str(failed.error)
 
 
 def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> None:
