@@ -150,6 +150,7 @@ def _make_accumulator(config: ProducerConfig) -> RecordAccumulator:
         linger_s=config.linger_ms / 1000,
         buffer_memory_bytes=config.buffer_memory,
         delivery_timeout_s=config.delivery_timeout_ms / 1000,
+        found_limit_age_s=config.metadata_max_age_ms / 1000,
         codec=codec(config.compression_type, config.compression_level),
     )
 

@@ -38,6 +38,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     FetchTopic,
     PartitionData,
 )
+from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 SCHEMA: Final = pa.schema(
@@ -180,8 +181,6 @@ def _concat(arrays: list[pa.Array]) -> pa.Array:
 
 logger = logging.getLogger(__name__)
 
-_NEVER: Final = float("inf")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
@@ -276,6 +275,7 @@ class Reading:
         self._retry_backoff = retry_backoff
         self._random = random
         self._busy: set[int] = set()
+        self._topic_id = ZERO_UUID
         self.partitions = [
             PartitionReading(TopicPartition(topic, number), start, end)
             for number, (start, end) in sorted(offsets.items())
@@ -287,10 +287,7 @@ class Reading:
         return all(partition.is_done for partition in self.partitions)
 
     def mark_out_of_range(self) -> None:
-        """Treat positions above their end offset as out of range.
-
-        This is called if the end offsets are the latest offsets, so the log has no such positions.
-        """
+        """Treat positions above their end as out of range: each end is the latest offset."""
         for partition in self.partitions:
             partition.needs_offset = partition.position > partition.end
 
@@ -301,7 +298,7 @@ class Reading:
     def next_due_at(self, now: float) -> float:
         """Return the time at which the next back-off of a partition ends, or infinity."""
         waiting = [p.retry_at for p in self.partitions if not p.is_done and p.retry_at > now]
-        return min(waiting, default=_NEVER)
+        return min(waiting, default=float("inf"))
 
     def fetches(self, now: float) -> list[Fetch]:
         """Return one Fetch request for each leader that has no request in flight."""
@@ -309,6 +306,7 @@ class Reading:
         for partition in self.partitions:
             if not partition.is_due(now):
                 continue
+            self._check_topic_id(partition)
             leader = self._metadata.leader(partition.topic_partition)
             if leader is None:
                 self._wait(partition, "no leader is known", now)
@@ -317,10 +315,20 @@ class Reading:
         self._busy |= by_node.keys()
         return [self._fetch(node_id, partitions, now) for node_id, partitions in by_node.items()]
 
+    def _check_topic_id(self, partition: PartitionReading) -> None:
+        """Raise OffsetOutOfRangeException if the topic was created again since the first check."""
+        topic_id = self._metadata.topic_id(self._topic)
+        if topic_id == ZERO_UUID:
+            return
+        if self._topic_id not in (ZERO_UUID, topic_id):
+            message = "the topic was created again while it was read"
+            with _with_position(partition.topic_partition, partition.position):
+                raise api_exception(codes.OFFSET_OUT_OF_RANGE, message)
+        self._topic_id = topic_id
+
     def _fetch(self, node_id: int, partitions: list[PartitionReading], now: float) -> Fetch:
         known = self._metadata.topic(self._topic)
         epochs = [] if known is None else known.leader_epochs
-        topic_id = self._metadata.topic_id(self._topic)
         for partition in partitions:
             partition.is_in_flight = True
         asked = [
@@ -337,9 +345,9 @@ class Reading:
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
             isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
-            topics=[FetchTopic(topic=self._topic, topic_id=topic_id, partitions=asked)],
+            topics=[FetchTopic(topic=self._topic, topic_id=self._topic_id, partitions=asked)],
         )
-        return Fetch(node_id, message, partitions, topic_id, now)
+        return Fetch(node_id, message, partitions, self._topic_id, now)
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
         """Process the failure of a Fetch request. Raise errors that are not retriable."""

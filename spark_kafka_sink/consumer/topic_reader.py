@@ -148,12 +148,12 @@ class TopicReader:
         """Return an iterator over the records from `start` up to, but not including, `end`.
 
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
-        offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
-        or offsets by partition, with an offset for each partition to read. If there is no partition
-        to read, for example with ``partitions=[]`` or ``start={}``, there are no batches.
-        "earliest" and "latest" are looked up once, when the first batch is requested. With
-        read_committed, records of aborted transactions are skipped, and the latest offset is the
-        last stable offset.
+        offsets; if neither has offsets, it means all partitions that the topic has when the first
+        batch is requested. start, end: "earliest", "latest", or offsets by partition, with an
+        offset for each partition to read. If there is no partition to read, for example with
+        ``partitions=[]`` or ``start={}``, there are no batches. "earliest" and "latest" are looked
+        up once, when the first batch is requested. With read_committed, records of aborted
+        transactions are skipped, and the latest offset is the last stable offset.
 
         Each batch has at least one row, and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
@@ -166,8 +166,8 @@ class TopicReader:
         or have no offset. Getting any batch raises IllegalStateException after `close`,
         TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException
         for invalid records, and the errors of brokers. It raises OffsetOutOfRangeException if the
-        records at an offset were deleted. The same error is raised if `end` is "latest" and the
-        partition ends before `start`.
+        records at an offset were deleted, or if the topic is created again during the read. The
+        same error is raised if `end` is "latest" and the partition ends before `start`.
         """
         self._check_open()
         check_topic_name(topic)
@@ -271,25 +271,31 @@ class TopicReader:
     # -- before the first record ------------------------------------------------------------------
 
     def _partitions(self, arguments: _ReadArguments, deadline: float) -> list[int]:
-        """Wait until the topic is known, and return the partitions to read."""
-        metadata, requests_before = self._metadata, self._metadata.requests
-        metadata.track(arguments.topic, self._clock())
-        while (known := metadata.topic(arguments.topic)) is None:
+        """Wait for the topic's current metadata, and return the partitions to read."""
+        metadata = self._metadata
+        # Earlier metadata may be out of date: a topic can get more partitions, and the cause of
+        # an error can be removed.
+        requests_before = metadata.refresh_topic(arguments.topic, self._clock())
+        while True:
+            known = metadata.topic(arguments.topic)
+            is_own = metadata.last_request_about(arguments.topic) > requests_before
+            if known is not None and is_own:
+                break
             error = metadata.take_error(arguments.topic)
-            if error is not None:
-                is_own = metadata.last_request_about(arguments.topic) > requests_before
-                if is_own or isinstance(error, InvalidTopicException):
-                    raise error
-                # The error is from an earlier response and may be out of date, so request the
-                # metadata again.
-                metadata.track(arguments.topic, self._clock())
+            if error is not None and (is_own or isinstance(error, InvalidTopicException)):
+                raise error
             if self._clock() >= deadline:
                 error = metadata.topic_error(arguments.topic)
                 if error is not None:
                     raise error
                 if not metadata.nodes:
                     raise self._no_broker(arguments.topic)
-                self._raise_timeout(f"topic {arguments.topic} is not known")
+                of_topic = f"topic {arguments.topic}"
+                self._raise_timeout(
+                    f"{of_topic} is not known"
+                    if known is None
+                    else f"the current partitions of {of_topic} are not known"
+                )
             self._poll(deadline)
         existing = range(len(known.leaders))
         numbers = arguments.partitions

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
@@ -61,6 +61,13 @@ from spark_kafka_sink.records.layout import Cut, OpenBatch
 _Key = TypeVar("_Key")
 
 
+class _FoundLimit(NamedTuple):
+    """A limit that was learned from a rejected batch, and when it is forgotten."""
+
+    size_bytes: int
+    forgotten_at: float
+
+
 class RecordAccumulator:
     """Batches that wait to be sent. Times are seconds of the producer's clock."""
 
@@ -71,6 +78,7 @@ class RecordAccumulator:
         linger_s: float,
         buffer_memory_bytes: int,
         delivery_timeout_s: float,
+        found_limit_age_s: float,
         codec: Codec,
     ) -> None:
         self._batch_size_bytes = max(1, batch_size_bytes)
@@ -79,9 +87,11 @@ class RecordAccumulator:
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
         # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
-        # limits that were learned from batches that brokers rejected as too large.
+        # limits that were learned from batches that brokers rejected as too large. A learned limit
+        # is forgotten after a time, because the topic may accept larger batches by then.
         self._topic_limits: dict[str, int] = {}
-        self._found_limits: dict[str, int] = {}
+        self._found_limits: dict[str, _FoundLimit] = {}
+        self._found_limit_age_s = found_limit_age_s
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         # _sealed: partitions whose first batch is sealed. _open: the open batch of each partition
         # that has one. _incomplete: all incomplete batches. The last two are sorted, oldest first.
@@ -155,7 +165,8 @@ class RecordAccumulator:
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Set the limits on the batch size, by topic. They replace the earlier limits.
 
-        A lower limit that rejected batches have shown also applies, until the topic's limit rises.
+        A lower limit that rejected batches have shown also applies, until the topic's limit rises
+        or `found_limit_age_s` has passed.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._topic_limits.get(topic, size_bytes):
@@ -170,8 +181,10 @@ class RecordAccumulator:
     def full_bytes(self, topic: str) -> int:
         """Return how many bytes of uncompressed records fill a batch of a topic."""
         size = self._batch_size_bytes
-        for limits in (self._topic_limits, self._found_limits):
-            size = min(size, limits.get(topic, size))
+        if topic in self._topic_limits:
+            size = min(size, self._topic_limits[topic])
+        if topic in self._found_limits:
+            size = min(size, self._found_limits[topic].size_bytes)
         size -= RECORD_BATCH_OVERHEAD
         if self._codec.compress is not None:
             size = self._ratios.uncompressed_bytes(topic, size)
@@ -323,6 +336,9 @@ class RecordAccumulator:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
+        found = self._found_limits.get(tp.topic)
+        if found is not None and now >= found.forgotten_at:
+            del self._found_limits[tp.topic]
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
         self._queues.setdefault(tp, deque()).append(batch)
         _put_by_age(self._open, tp, batch)
@@ -391,7 +407,7 @@ class RecordAccumulator:
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
-        queue.popleft()
+        queue.remove(batch)  # nearly always the first
         # Partitions take turns: this partition goes behind the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:
@@ -409,15 +425,20 @@ class RecordAccumulator:
         queue.insert(ahead, batch)
         self._sealed[batch.topic_partition] = None
 
-    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+    def split(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
         """Replace a batch that a broker found too large, and return the smaller batches.
 
-        From now on, batches of the topic are limited to half the size of that batch. The Java
+        Batches of the topic are now limited to half the size of that batch for a time. The Java
         client (RecordAccumulator.splitAndReenqueue) sets no such limit, so brokers reject each
-        further large batch once. Here, they reject only batches that are already built.
+        further large batch once. Here, they reject only batches that are already built. If the
+        batch exceeds the topic's known limit, it only compressed worse than estimated, and sets no
+        limit.
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
-        self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
+        if batch.size_bytes <= self._topic_limits.get(topic, batch.size_bytes):
+            if topic in self._found_limits:
+                half = min(half, self._found_limits[topic].size_bytes)
+            self._found_limits[topic] = _FoundLimit(half, now + self._found_limit_age_s)
         parts = split(batch)
         batch.split_into(parts)
         self._incomplete = {

@@ -38,6 +38,13 @@ IN_DOUBT: Final = (
     "its records were first sent in a larger batch, which may have been written although a broker "
     "rejected it as too large"
 )
+# The reason that is shown when a batch fails instead of getting a new sequence, because a later
+# batch of its partition was, or may have been, written.
+OVERTAKEN: Final = (
+    "it is not known whether these records were written: a later batch of the partition was, or "
+    "may have been, and after a restart a broker recognises only the last batch of a producer; or "
+    "the topic was created again"
+)
 
 
 def abortable(error: KafkaException) -> KafkaException:

@@ -21,6 +21,7 @@ from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
     IN_DOUBT,
+    OVERTAKEN,
     error_of_attempt,
     error_of_batch,
     error_of_expired_batch,
@@ -33,7 +34,7 @@ from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.sequences import Sequences, is_not_written, may_be_written
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # A broker rejects a batch while it verifies a batch of another producer in the same transaction.
@@ -199,19 +200,21 @@ class BatchCompletion:
         # batches of the partition need it.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
+        is_unanswered = may_be_written(batch, code, answer, was_sent=was_sent)
         if batch.state is BatchState.ABANDONED:
+            batch.is_unanswered = is_unanswered
             self._late(batch, succeeded=False)
             return
         decision = self._decide(batch, code, now, answer)
+        batch.is_unanswered = is_unanswered
         if decision is Decision.SPLIT:
-            self._split(batch)
+            self._split(batch, now)
         elif decision is Decision.GIVE_UP:
             self._give_up(batch, code, reason, node_id, now, answer)
         else:
             if decision is Decision.RENUMBER and self._sequences is not None:
                 self._sequences.request_epoch_bump(batch)
-            is_unanswered = not _is_not_written(code, answer) if was_sent else batch.is_unanswered
-            self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
+            self._retry(batch, code, reason, node_id, now)
 
     # -- what to do about an error; this changes nothing ------------------------------------------
 
@@ -224,7 +227,8 @@ class BatchCompletion:
             return Decision.SPLIT
         if batch.attempts >= self._retries or self._has_run_out(batch, now):
             return Decision.GIVE_UP
-        if batch.is_in_doubt and _is_not_written(code, answer):
+        is_in_doubt = batch.is_in_doubt and is_not_written(code, answer)
+        if is_in_doubt or self._is_overtaken(batch, code):
             return Decision.GIVE_UP
         if action is Action.CHECK_SEQUENCE and self._sequences is not None:
             log_start = -1 if answer is None else answer.log_start_offset
@@ -235,28 +239,27 @@ class BatchCompletion:
             return _decide_by_sequence(batch, code, log_start, self._sequences)
         return Decision.RETRY if action is Action.RETRY else Decision.GIVE_UP
 
+    def _is_overtaken(self, batch: ProducerBatch, code: int) -> bool:
+        """Return whether a broker cannot accept a batch any more, because it has a later one."""
+        is_out_of_order = code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        sequences = self._sequences
+        return is_out_of_order and sequences is not None and sequences.is_overtaken(batch)
+
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
         return now >= batch.created_at + self._delivery_timeout_s
 
     # -- actions ----------------------------------------------------------------------------------
 
-    def _split(self, batch: ProducerBatch) -> None:
+    def _split(self, batch: ProducerBatch, now: float) -> None:
         """Replace a batch with smaller batches to send. This does not count as an attempt."""
-        parts = self._accumulator.split(batch)
+        parts = self._accumulator.split(batch, now)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
         self._accumulator.deallocate(batch)
         self._done.append(batch)
 
     def _retry(
-        self,
-        batch: ProducerBatch,
-        code: int,
-        reason: str,
-        node_id: int | None,
-        now: float,
-        *,
-        is_unanswered: bool,
+        self, batch: ProducerBatch, code: int, reason: str, node_id: int | None, now: float
     ) -> None:
         # If the metadata already contains a newer leader, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
@@ -269,7 +272,7 @@ class BatchCompletion:
         else:
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
-        batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
+        batch.retry(now if moved else now + wait, why)
         self._accumulator.reenqueue(batch)
         if code not in self._retried and not is_concurrent:
             self._retried.add(code)
@@ -289,8 +292,10 @@ class BatchCompletion:
     ) -> None:
         """Fail a batch with the error of its last attempt."""
         action = error_action(code, Call.PRODUCE, self._kind)
-        if batch.is_in_doubt and _is_not_written(code, answer):
+        if batch.is_in_doubt and is_not_written(code, answer):
             reason = joined((reason, IN_DOUBT))
+        elif self._is_overtaken(batch, code):
+            reason = joined((reason, OVERTAKEN))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
         hint = self._metadata.advice(code, batch.topic_partition.topic)
@@ -385,17 +390,6 @@ class BatchCompletion:
             return why_no_leader(self._metadata, *batch.topic_partition)
         trouble = self.node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
-
-
-def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Return whether the error `code` proves that no earlier attempt wrote the batch.
-
-    If an earlier attempt had written it, the broker would recognise the batch as a duplicate,
-    unless retention had deleted the batch from the log.
-    """
-    if code == codes.UNKNOWN_PRODUCER_ID:
-        return answer is not None and answer.log_start_offset != -1
-    return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def _decide_by_sequence(

@@ -191,9 +191,10 @@ class ClusterMetadata:
         self._random = random
         self.advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
-        # The topics in use, and the names of the topics that no response has described yet.
+        # The topics in use. _new: the topics to request at once, and for each the number of the
+        # first request whose response is new enough.
         self._topics: dict[str, _Topic] = {}
-        self._new: dict[str, None] = {}
+        self._new: dict[str, int] = {}
         self._requests = 0
         self._fatal_error: KafkaException | None = None
         self._needs_update = False
@@ -212,14 +213,22 @@ class ClusterMetadata:
         """Mark a topic as used; request its metadata if it is unknown."""
         tracked = self._topics.get(topic)
         if tracked is None:
-            self._topics[topic] = _Topic(now + self._max_idle_s)
-            self._new[topic] = None
-            self._same_answers = 0
-            self._not_before = now
+            self.refresh_topic(topic, now)
             return
         tracked.idle_at = now + self._max_idle_s
         if tracked.known is None and not self._is_awaited(topic, tracked):
             self.request_update()
+
+    def refresh_topic(self, topic: str, now: float) -> int:
+        """Mark a topic as used, and request its metadata at once, even if it is known.
+
+        Return the number of the last request so far, as `request_update` does.
+        """
+        self._topics.setdefault(topic, _Topic(now)).idle_at = now + self._max_idle_s
+        self._new[topic] = self._requests + 1
+        self._same_answers = 0
+        self._not_before = now
+        return self._requests
 
     def track_all(self, topics: Iterable[str], now: float) -> bool:
         """Mark topics as used; request unknown topics; return whether all are known."""
@@ -328,11 +337,6 @@ class ClusterMetadata:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    @property
-    def requests(self) -> int:
-        """The number of the last request so far, 0 before the first."""
-        return self._requests
-
     def age_s(self, now: float) -> float:
         """Return how many seconds ago the last response came; NaN before the first response."""
         return float("nan") if self._refreshed_at is None else now - self._refreshed_at
@@ -440,7 +444,9 @@ class ClusterMetadata:
         topic = None if answer.name is None else self._topics.get(answer.name)
         if answer.name is None or topic is None:
             return
-        self._new.pop(answer.name, None)
+        is_outdated = 0 < number < self._new.get(answer.name, 0)
+        if not is_outdated:
+            self._new.pop(answer.name, None)
         topic.request = number
         code = answer.error_code
         if code == error_codes.NONE and not answer.partitions:

@@ -191,7 +191,7 @@ class ProducerBatch:
         self.leader_epoch = -1
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
-        # Whether an attempt with this sequence got no response, so the batch may have been written.
+        # Whether a broker may have written the batch with this sequence in an attempt that failed.
         self.is_unanswered = False
         # Set if this batch is a part of a split batch that may have been written, otherwise None.
         self.origin: SplitOrigin | None = None
@@ -374,18 +374,12 @@ class ProducerBatch:
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action
 
-    def retry(
-        self, retry_at: float, error: ApiException, *, is_unanswered: bool = False
-    ) -> BatchAction:
-        """Record that an attempt failed, its error, and when the next attempt may be made.
-
-        is_unanswered: whether a broker may have written the batch in this or an earlier attempt.
-        """
+    def retry(self, retry_at: float, error: ApiException) -> BatchAction:
+        """Record that an attempt failed, its error, and when the next attempt may be made."""
         action = self._handle(BatchEvent.RETRY)
         self.attempts += 1
         self.last_error = error
         self.retry_at = retry_at
-        self.is_unanswered = is_unanswered
         self.node_id = None
         return action
 

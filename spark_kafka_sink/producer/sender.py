@@ -258,12 +258,11 @@ class Sender:
         return requests
 
     def _next_poll_at(self, now: float) -> float:
-        throttles = [at for at in self._throttled_until.values() if at > now]
         due = [
             self.metadata.next_update_at(),
             self.accumulator.next_sendable_at(now),
             self.accumulator.next_expiry_at(now),
-            *throttles,
+            *(at for at in self._throttled_until.values() if at > now),
         ]
         if self._producer_id is not None and self._producer_id.next_due_at() > now:
             due.append(self._producer_id.next_due_at())
@@ -344,7 +343,8 @@ class Sender:
         busy: set[int] = set()
         is_completing = self._transactions is not None and self._transactions.is_completing
         due = self.accumulator.sendable(now, completes_transaction=is_completing)
-        for batch in chain(due, self.accumulator.sendable_for_room(due)):
+        for first in chain(due, self.accumulator.sendable_for_room(due)):
+            batch = first if self.sequences is None else self.sequences.first_to_send(first)
             leader = self.metadata.leader(batch.topic_partition)
             if leader is None:
                 self.metadata.track(batch.topic_partition.topic, now)
@@ -409,8 +409,7 @@ class Sender:
     @property
     def nodes(self) -> Mapping[int, Node]:
         """The brokers to keep connections to: the brokers of the metadata, and the coordinators."""
-        # The I/O thread calls this without the lock, while a caller may join or leave a
-        # transaction.
+        # The I/O thread calls this without the lock, while a caller may join a transaction.
         known, transactions = self.metadata.nodes, self._transactions
         if transactions is None:
             return known
@@ -448,12 +447,15 @@ class Sender:
         elif isinstance(event.request.message, ProduceRequest):
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
+        elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
+            if refusal := self._producer_id.answered(response, event.node_id, now):
+                self.fail_all(refusal)
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= RELIABLE_EPOCHS_SINCE
             self.metadata.update(response, now, reliable_epochs=reliable)
+            if self.sequences is not None:
+                self.sequences.follow_topics(response.topics)
             self._retry_at_new_leaders(now)
-        elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
-            self._fail_if(self._producer_id.answered(response, event.node_id, now))
 
     def _retry_at_new_leaders(self, now: float) -> None:
         """End the back-off of batches whose partition has a new leader since their attempt."""
@@ -474,7 +476,8 @@ class Sender:
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
             self.metadata.failed(now, error if fatal else None)
         elif isinstance(message, InitProducerIdRequest) and self._producer_id is not None:
-            self._fail_if(self._producer_id.failed(event.code, event.reason, event.node_id, now))
+            if refusal := self._producer_id.failed(event.code, event.reason, event.node_id, now):
+                self.fail_all(refusal)
         elif isinstance(message, ProduceRequest):
             self._produce.failed(event, self._back(event.request), now)
 
@@ -486,10 +489,6 @@ class Sender:
         self._in_flight[request.node_id] -= 1
         self._muted.difference_update(request.context.batches)
         return request.context
-
-    def _fail_if(self, error: KafkaException | None) -> None:
-        if error is not None:
-            self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
         """Fail every batch, and accept no more, because nothing can be delivered any longer."""

@@ -1,8 +1,9 @@
 """Idempotence: producer id, epochs, and the sequence numbers of each partition (TxnPartitionMap).
 
 A broker accepts a batch of an idempotent producer only if its base sequence follows the last
-sequence in the log. It also recognises each of the last five batches by epoch and sequences. So the
-following rules apply to each partition:
+sequence in the log. It also recognises each of the last five batches by epoch and sequences. After
+a restart, it may recognise only the last batch, because its snapshots of producers contain no more.
+So the following rules apply to each partition:
 
 - A batch gets its sequence once, when it is first sent, and keeps it through retries.
 - While a batch waits for a retry, no later batch is sent: of the batches with a sequence, only the
@@ -15,17 +16,25 @@ following rules apply to each partition:
 - All batches in flight are at one broker. After a leader change, the new leader gets no further
   batches until the old leader has responded to all of them.
 
-When it is certain that a sequence is missing in the log (a gap, KIP-360), the partition waits until
-none of its batches is in flight. Then the client bumps the epoch by one and numbers the partition's
-batches again from 0. Other partitions change to the new epoch as soon as they have nothing in
-flight.
+When a sequence is missing in the log (a gap, KIP-360), a broker rejects each batch behind the gap
+with OUT_OF_ORDER_SEQUENCE_NUMBER. The partition then waits until none of its batches is in flight,
+and until it is certain that none of them was written. Then the client bumps the epoch by one and
+numbers the partition's batches again from 0. Other partitions change to the new epoch as soon as
+they have nothing in flight.
 
-If the response to a batch behind the gap was lost, the batch may have been written. With a new
-number, a broker would write it a second time. So it is first retried with its old number. If the
-broker recognises it, it was written. If the broker rejects it because of the gap, neither it nor
-any later batch was written, and they can be numbered again. For a part of a batch that was split
-after its response was lost, this error proves nothing: a broker that has written the complete batch
-rejects each part with the same error. So a part that is rejected with this error fails.
+A batch may have been written if its response was lost. With a new number, a broker would write it a
+second time. So each such batch is first retried with its old number. A rejection alone does not
+prove that the batch was not written: the broker may know only a later batch. But a broker always
+recognises the last batch that it has written:
+
+- If it rejects every batch that may have been written, it has written none of them, and they can be
+  numbered again.
+- If it has written one of them, the batches before that one may have been written, too. If one of
+  these is rejected again, it fails. The same applies if a later batch has failed, and may have been
+  written.
+
+For a part of a batch that was split after its response was lost, a rejection never proves anything:
+a broker that has written the complete batch rejects each part. So a part that is rejected fails.
 
 The epochs of a transactional producer come from its coordinator: `adopt` sets them between two
 transactions, and a gap fails the transaction. There is one exception: if a broker no longer knows
@@ -36,9 +45,10 @@ TxnPartitionMap, TxnPartitionEntry and hasUnresolvedSequence are names in the Ja
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -48,7 +58,13 @@ from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPart
 from spark_kafka_sink.producer.feature_level import no_producer_id
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
-from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataResponseTopic,
+    PartitionProduceResponse,
+)
+from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 MAX_EPOCH: Final = 2**15 - 1
 
@@ -61,12 +77,14 @@ class PartitionSequences:
     """
 
     __slots__ = ("in_flight", "is_confirmed", "last_acked_offset", "last_acked_sequence",
-                 "next_sequence", "producer")  # fmt: skip
+                 "last_passed", "next_sequence", "producer")  # fmt: skip
 
     def __init__(self, producer: ProducerIdAndEpoch) -> None:
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
+        # The last sequence of the batches that are done and were, or may have been, written.
+        self.last_passed = NO_SEQUENCE
         self.last_acked_offset = -1
         self.is_confirmed = False
         self.in_flight: list[ProducerBatch] = []
@@ -77,11 +95,35 @@ class PartitionSequences:
             return batch.base_sequence == 0
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """Return whether a later batch is done, and was, or may have been, written."""
+        return self.last_passed != NO_SEQUENCE and _is_after(self.last_passed, batch.base_sequence)
+
+    def passed(self, batch: ProducerBatch) -> None:
+        """Record that `batch` is done, and was, or may have been, written.
+
+        The batches before it may then have been written, too, even if they were rejected.
+        """
+        if not self.is_overtaken(batch):
+            self.last_passed = increment_sequence(batch.base_sequence, batch.record_count - 1)
+        for other in self.in_flight:
+            if _is_after(batch.base_sequence, other.base_sequence):
+                other.is_unanswered = True
+
+    def to_settle(self) -> ProducerBatch | None:
+        """Return the batch to send with its old number, before the batches can be renumbered.
+
+        Return None if there is none, or if a broker may still write a batch.
+        """
+        if any(batch.node_id is not None for batch in self.in_flight):
+            return None
+        return next((batch for batch in self.in_flight if batch.maybe_written), None)
+
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
         """Renumber all batches in flight from 0, under the given producer id and epoch."""
         self.producer = producer
         self.next_sequence = 0
-        self.last_acked_sequence = NO_SEQUENCE
+        self.last_acked_sequence = self.last_passed = NO_SEQUENCE
         self.is_confirmed = False
         for batch in self.in_flight:
             batch.assign_sequence(producer, self.next_sequence, transactional=transactional)
@@ -95,6 +137,7 @@ class Sequences:
         self.is_transactional = is_transactional
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._topic_ids: dict[str, UUID] = {}
         self._to_restart: set[TopicPartition] = set()
 
     @property
@@ -114,22 +157,43 @@ class Sequences:
         """Use the producer id and epoch that a broker assigned."""
         self.producer = producer
 
-    def unconfirm(self) -> None:
+    def unconfirm(self, topics: Container[str] | None = None) -> None:
         """Allow only one batch in flight per partition until the next acknowledgement.
 
         This is necessary if a topic may have been recreated. A broker accepts any first sequence in
-        the new topic, so it could accept a second batch after it rejected the first.
+        the new topic, so it could accept a second batch after it rejected the first. topics: the
+        topics that may have been recreated, None for all.
         """
-        for known in self._partitions.values():
-            known.is_confirmed = False
+        for topic_partition, known in self._partitions.items():
+            if topics is None or topic_partition.topic in topics:
+                known.is_confirmed = False
+
+    def follow_topics(self, answers: Iterable[MetadataResponseTopic]) -> None:
+        """Unconfirm the partitions of topics whose id is new in a response of Metadata."""
+        ids = {each.name: each.topic_id for each in answers if each.name is not None}
+        known = {name: topic_id for name, topic_id in ids.items() if topic_id != ZERO_UUID}
+        changed = {n for n, topic_id in known.items() if self._topic_ids.get(n) != topic_id}
+        if changed:
+            self._topic_ids |= known
+            self.unconfirm(changed)
+
+    def first_to_send(self, batch: ProducerBatch) -> ProducerBatch:
+        """Return the batch to send instead of `batch`, the first of its partition, or `batch`.
+
+        Before the batches of a partition are renumbered, each batch that may have been written is
+        sent again, even if a batch before it was rejected.
+        """
+        if batch.topic_partition not in self._to_restart:
+            return batch
+        return self._partitions[batch.topic_partition].to_settle() or batch
 
     def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
-        """Return whether `batch`, the first of its partition, may be sent to `node_id` now."""
+        """Return whether `batch`, from `first_to_send`, may be sent to `node_id` now."""
         if not self.has_producer_id:
             return False
         known = self._partitions.get(batch.topic_partition)
         if batch.topic_partition in self._to_restart:
-            return batch.maybe_written and known is not None and known.in_flight[0] is batch
+            return known is not None and known.to_settle() is batch
         if known is None or not known.in_flight:
             return True
         if batch.has_sequence:
@@ -158,6 +222,7 @@ class Sequences:
         known = self._remove(batch)
         if known is None or known.producer != batch.producer:
             return
+        known.passed(batch)
         last = increment_sequence(batch.base_sequence, batch.record_count - 1)
         if not known.is_confirmed or _is_after(last, known.last_acked_sequence):
             known.last_acked_sequence = last
@@ -177,13 +242,23 @@ class Sequences:
         batches with a new epoch; a transactional producer gets a new epoch for its next
         transaction.
         """
-        if batch.has_sequence and self._remove(batch) is not None and not self.is_transactional:
+        known = self._remove(batch) if batch.has_sequence else None
+        if known is None or known.producer != batch.producer:
+            return
+        if batch.maybe_written:
+            known.passed(batch)
+        if not self.is_transactional:
             self.request_epoch_bump(batch)
 
     def follows_last_acked(self, batch: ProducerBatch) -> bool:
         """Return whether the broker should expect `batch` next in its partition."""
         known = self._partitions.get(batch.topic_partition)
         return known is not None and known.follows_last_acked(batch)
+
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """Return whether a later batch is done, and was, or may have been, written."""
+        known = self._partitions.get(batch.topic_partition)
+        return known is not None and known.is_overtaken(batch)
 
     def last_acked_offset(self, topic_partition: TopicPartition) -> int:
         """Return the base offset of the latest acknowledged batch, -1 if there is none."""
@@ -221,9 +296,7 @@ class Sequences:
             )
 
     def _can_restart(self, known: PartitionSequences) -> bool:
-        if any(batch.node_id is not None for batch in known.in_flight):
-            return False
-        return not known.in_flight or not known.in_flight[0].maybe_written
+        return not any(b.node_id is not None or b.maybe_written for b in known.in_flight)
 
     def _remove(self, batch: ProducerBatch) -> PartitionSequences | None:
         known = self._partitions.get(batch.topic_partition)
@@ -231,6 +304,33 @@ class Sequences:
             known.in_flight.remove(batch)
             return known
         return None
+
+
+def is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
+    """Return whether the error `code` means that the broker does not have the batch.
+
+    If the batch was written after all, a later batch was, too, or retention has deleted the batch
+    from the log: see the module's docstring.
+    """
+    if code == codes.UNKNOWN_PRODUCER_ID:
+        return answer is not None and answer.log_start_offset != -1
+    return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def may_be_written(
+    batch: ProducerBatch, code: int, answer: PartitionProduceResponse | None, *, was_sent: bool
+) -> bool:
+    """Return whether a broker may have written a batch whose attempt failed with `code`.
+
+    answer: the response, None if there was none. was_sent: whether the batch may have reached the
+    broker in this attempt. A broker may return a retriable error although it has written the batch.
+    """
+    if not was_sent:
+        return batch.is_unanswered
+    if is_not_written(code, answer):
+        return False
+    is_uncertain = error_code(code).retriable or code == codes.UNKNOWN_SERVER_ERROR
+    return batch.is_unanswered or answer is None or is_uncertain
 
 
 def _is_after(sequence: int, other: int) -> bool:

@@ -130,6 +130,11 @@ _IMPROVING_SHARE: Final = 0.5
 _DETERIORATE_STEP: Final = 0.05
 # The safety factor of the estimate, in case a batch compresses worse than the batches before it.
 _SAFETY: Final = 1.05
+# The lowest ratio that is used, so that the records of a batch take at most 16 times as many bytes
+# as the batch should. If rows that do not compress follow rows that compress well, brokers reject
+# the first batch and its parts at most a few times. Batches of 8 MiB before compression instead of
+# larger ones cost no measurable time or size.
+_LOWEST_RATIO: Final = 1 / 16
 
 
 class CompressionRatioEstimator:
@@ -153,5 +158,9 @@ class CompressionRatioEstimator:
         self._ratios[topic] = estimate
 
     def uncompressed_bytes(self, topic: str, compressed_bytes: int) -> int:
-        """Return how many uncompressed bytes of records compress to about `compressed_bytes`."""
-        return int(compressed_bytes / (self._ratios.get(topic, 1.0) * _SAFETY))
+        """Return how many uncompressed bytes of records compress to about `compressed_bytes`.
+
+        The result is at most 16 times `compressed_bytes`, even if records compress better.
+        """
+        ratio = max(self._ratios.get(topic, 1.0) * _SAFETY, _LOWEST_RATIO)
+        return int(compressed_bytes / ratio)

@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.batch_errors import OVERTAKEN
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -139,6 +140,8 @@ class Checker(Deliveries):
         if isinstance(error, RecordTooLargeException) and self._scenario.shape.topic_bytes:
             return
         if isinstance(error, OutOfOrderSequenceException) and batch.is_in_doubt:
+            return
+        if self._scenario.shape.rules.remembers_last and OVERTAKEN in str(error):
             return
         name = type(error).__name__
         self._require(isinstance(error, KafkaException), f"{batch!r} failed with {name}")

@@ -21,9 +21,12 @@ class Rules:
 
     old: the rules before Kafka 2.5. An unknown producer had to begin with sequence 0
     (UNKNOWN_PRODUCER_ID), and a batch older than the last five was DUPLICATE_SEQUENCE_NUMBER.
+    remembers_last: whether a new leader knows only the last batch of each producer, as after a
+    restart from a snapshot (ProducerStateManager.writeSnapshot).
     """
 
     old: bool = False
+    remembers_last: bool = False
     check_sequences: bool = True
 
 
@@ -154,6 +157,10 @@ class Replica:
         self._producers.clear()
         for entry in entries:
             self._add(entry)
+        if self._rules.remembers_last:
+            for known in self._producers.values():
+                while len(known.recent) > 1:
+                    known.recent.popleft()
 
     def forget(self) -> None:
         """Delete every record by retention, and with them the producer states."""

@@ -160,7 +160,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         close_at=random.choice(storms) + random.random() if random.random() < 0.06 else None,
         initial_brokers=_initial_brokers(seed, shape),
     )
-    return _expiring(random, drawn) if random.random() < 0.25 else drawn
+    return _forgetting(_expiring(random, drawn) if random.random() < 0.25 else drawn)
 
 
 def sessions_scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
@@ -205,7 +205,8 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
         "delivery.timeout.ms": max(2000, drawn.configs["delivery.timeout.ms"]),
     }
     version = random.choice([1, 2])
-    shape = replace(drawn.shape, rules=Rules(), transaction_version=version)
+    rules = Rules(remembers_last=drawn.shape.rules.remembers_last)
+    shape = replace(drawn.shape, rules=rules, transaction_version=version)
     shape = _limited(shape, f"transactions {seed}", drawn.heal_at, topic_bytes)
     also = [
         Fault(random.uniform(0, drawn.heal_at), kind, 0.0, random.randrange(60))
@@ -352,6 +353,45 @@ def _expiring(random: Random, drawn: Scenario) -> Scenario:
         delay_s=random.choice([0.002, 0.01]),
         appends=[*appends, drawn.appends[-1]],
         faults=sorted([*drawn.faults[:3], *lost]),
+    )
+
+
+def _forgetting(drawn: Scenario) -> Scenario:
+    """In a tenth of the scenarios, lose the responses to several batches, and restart their broker.
+
+    Leaders then know only the last batch of each producer. It uses its own random source.
+    """
+    random = Random(f"memory of {drawn.seed}")
+    if random.random() >= 0.1 or drawn.shape.rules.old:
+        return drawn
+    configs = drawn.configs | {
+        "enable.idempotence": True,
+        "acks": "all",
+        "max.in.flight.requests.per.connection": 5,
+        "linger.ms": 0,
+        "delivery.timeout.ms": 10_000,
+    }
+    at = random.uniform(0.5, 2.0)
+    partition = random.randrange(len(drawn.shape.partitions))
+    times = [at - 0.4, *(at + random.uniform(0, 0.03) for _ in range(random.randint(2, 5)))]
+    appends = [
+        Append(time, [partition] * random.choice([1, 5]), value_bytes=12, poison=None)
+        for time in sorted(times)
+    ]
+    muted = at - random.uniform(0, 0.01)
+    faults = []
+    for number in range(drawn.shape.brokers):
+        faults.append(Fault(muted, "mute", 0.4, number))
+        if random.random() < 0.8:
+            killed = at + random.uniform(0.1, 0.4)
+            faults.append(Fault(killed, "kill", random.uniform(0, 0.5), number))
+    return replace(
+        drawn,
+        shape=replace(drawn.shape, rules=Rules(remembers_last=True)),
+        configs=configs,
+        delay_s=random.choice([0.002, 0.01]),
+        appends=[*appends, drawn.appends[-1]],
+        faults=sorted([*faults, *random.sample(drawn.faults, min(2, len(drawn.faults)))]),
     )
 
 

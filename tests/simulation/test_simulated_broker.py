@@ -77,6 +77,15 @@ def test_a_new_leader_knows_a_producer_from_its_log() -> None:
     assert follower.append(_batch(3)) == Appended(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
+def test_a_new_leader_may_know_only_the_last_batch_of_a_producer() -> None:
+    leader, follower = _replica(0, 1, 2), Replica(Rules(remembers_last=True))
+    follower.copy_from(leader)
+    follower.take_over()
+    assert follower.append(_batch(2)) == Appended(codes.NONE, 2)
+    assert follower.append(_batch(1)) == Appended(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert follower.append(_batch(3)) == Appended(codes.NONE, 3)
+
+
 def test_a_follower_cuts_off_what_its_leader_does_not_have() -> None:
     old_leader, leader = _replica(0), _replica()
     leader.copy_from(old_leader)

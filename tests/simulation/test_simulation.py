@@ -147,6 +147,16 @@ def _numbered_again_though_it_may_be_written() -> Iterator[None]:
 
 
 @contextmanager
+def _one_refusal_taken_for_the_proof_that_no_batch_is_written() -> Iterator[None]:
+    def first_was_refused(_: Sequences, known: PartitionSequences) -> bool:
+        is_at_broker = any(batch.node_id is not None for batch in known.in_flight)
+        return not is_at_broker and not any(b.maybe_written for b in known.in_flight[:1])
+
+    with mock.patch.object(Sequences, "_can_restart", first_was_refused):
+        yield
+
+
+@contextmanager
 def _memory_of_late_answers_lost() -> Iterator[None]:
     late = BatchCompletion._late
 
@@ -180,8 +190,9 @@ def _initial_brokers_are_never_forgotten() -> Iterator[None]:
         (_sent_again_at_the_tail, 0, "out of order|all was well"),
         (_sent_again_at_the_head_out_of_order, 0, "out of order|all was well"),
         (_another_sequence_on_every_attempt, 0, "there twice|out of order|all was well"),
-        (_a_lost_answer_taken_for_a_good_one, 0, "without an offset"),
+        (_a_lost_answer_taken_for_a_good_one, 0, "without an offset|is lost"),
         (_numbered_again_though_it_may_be_written, 140, "is there twice"),
+        (_one_refusal_taken_for_the_proof_that_no_batch_is_written, 100, "is there twice"),
         (_memory_of_late_answers_lost, 0, "memory"),
         (_deadlines_forgotten, 0, "after its deadline|busy loop|has not ended"),
         (_initial_brokers_are_never_forgotten, 50, "has not ended|all was well"),

@@ -1743,12 +1743,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "consumer/list_offsets.py:partition_error",
                 "consumer/reading.py:Reading.reset",
+                "consumer/reading.py:Reading._check_topic_id",
                 "consumer/reading.py:_with_position",
                 "consumer/topic_reader.py:TopicReader._raise_timeout",
                 "errors.py:corrupt",
             ),
             tests=(
                 "unit/consumer/test_reading.py::test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earliest",
+                "unit/consumer/test_reading.py::test_a_topic_that_was_created_again_is_not_read_on_at_the_offsets_of_the_old_one",
                 "unit/records/test_default_record.py::test_garbage_is_batches_or_a_corrupt_record_exception",
                 "integration/test_topic_reader.py::test_brokers_that_never_answer_are_a_timeout_that_names_them",
             ),

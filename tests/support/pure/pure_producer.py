@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -69,12 +70,16 @@ class Settings:
 
 @dataclass
 class PureProducer:
-    """Sender and accumulator; `leaders` has each partition's node, -1 for none."""
+    """Sender and accumulator; `leaders` has each partition's node, -1 for none.
+
+    topic_number: the topic's id, 0 for none.
+    """
 
     leaders: list[int]
     settings: Settings = field(default_factory=Settings)
     now: float = 0.0
     next_producer_id: int = 4000
+    topic_number: int = 0
     asked: list[ClientRequest] = field(default_factory=list)
     """The transactional requests that were sent; all were answered at once, without an error."""
 
@@ -88,6 +93,7 @@ class PureProducer:
             linger_s=s.linger,
             buffer_memory_bytes=s.buffer_memory,
             delivery_timeout_s=s.delivery_timeout,
+            found_limit_age_s=300.0,
             codec=codec(s.compression),
         )
         self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
@@ -207,6 +213,7 @@ class PureProducer:
                 MetadataResponseTopic(
                     error_code=0,
                     name=TOPIC,
+                    topic_id=UUID(int=self.topic_number),
                     partitions=[
                         MetadataResponsePartition(
                             error_code=0 if leader >= 0 else 5,

@@ -30,7 +30,13 @@ def metadata_of(leaders: list[int]) -> ClusterMetadata:
     return metadata
 
 
-def lead(metadata: ClusterMetadata, leaders: list[int], now: float, epoch: int = 0) -> None:
+def lead(
+    metadata: ClusterMetadata,
+    leaders: list[int],
+    now: float,
+    epoch: int = 0,
+    topic_id: UUID = TOPIC_ID,
+) -> None:
     """Update the metadata with these leaders of the partitions."""
     metadata.request(now)
     partitions = [
@@ -45,7 +51,7 @@ def lead(metadata: ClusterMetadata, leaders: list[int], now: float, epoch: int =
         for number, leader in enumerate(leaders)
     ]
     topic = MetadataResponseTopic(
-        error_code=0, name=TOPIC, topic_id=TOPIC_ID, partitions=partitions
+        error_code=0, name=TOPIC, topic_id=topic_id, partitions=partitions
     )
     brokers = [
         MetadataResponseBroker(node_id=n, host="h", port=n) for n in {1, 2, *leaders} if n > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from uuid import UUID
 
 import pytest
 from support.oracles.log_records import batch_of
@@ -23,7 +24,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     PartitionData,
 )
 
-OUT_OF_RANGE, NOT_LEADER, UNAUTHORIZED, UNKNOWN_EPOCH = 1, 6, 29, 75
+OUT_OF_RANGE, NOT_LEADER, UNAUTHORIZED, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID = 1, 6, 29, 75, 100
 
 
 class World:
@@ -49,9 +50,9 @@ class World:
             random=Random(1),
         )
 
-    def lead(self, leaders: list[int], epoch: int = 0) -> None:
+    def lead(self, leaders: list[int], epoch: int = 0, topic_id: UUID = TOPIC_ID) -> None:
         """Let these nodes lead the partitions, and the client know it."""
-        lead(self.metadata, leaders, self.now, epoch)
+        lead(self.metadata, leaders, self.now, epoch, topic_id)
 
     def fetches(self) -> dict[int, Fetch]:
         """Return the requests that are due, by node."""
@@ -318,6 +319,34 @@ def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earlie
         world.answer(fetch, OUT_OF_RANGE)
         with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 4"):
             world.reading.reset(moved, 0, 3, world.now)
+
+
+@pytest.mark.parametrize("leaders", [[2], [2, 2, 2], [-1, -1]])
+def test_a_topic_that_was_created_again_is_not_read_on_at_the_offsets_of_the_old_one(
+    leaders: list[int],
+) -> None:
+    world = World([1, 1])
+    (fetch,) = world.fetches().values()
+    world.answer(fetch)
+    (fetch,) = world.fetches().values()
+    world.answer(fetch, UNKNOWN_TOPIC_ID)
+    world.now += 5
+    world.lead(leaders, topic_id=UUID(int=8))
+    with pytest.raises(
+        OffsetOutOfRangeException,
+        match=r"^t-0 from offset 5: the topic was created again while it was read$",
+    ):
+        world.fetches()
+
+
+def test_a_topic_whose_id_becomes_known_later_is_read_on() -> None:
+    world = World([-1])
+    for position, topic_id in enumerate((UUID(int=0), TOPIC_ID, UUID(int=0), TOPIC_ID)):
+        world.now += 5
+        world.lead([1], topic_id=topic_id)
+        (fetch,) = world.fetches().values()
+        assert places(fetch) == {0: position}
+        world.answer(fetch, records=1)
 
 
 def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:

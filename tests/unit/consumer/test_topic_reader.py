@@ -198,6 +198,30 @@ def test_a_refusal_that_answers_what_was_asked_before_a_reading_is_none_of_its_o
     read(reader)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_reading_knows_the_partitions_that_were_added_since_the_last_one(
+    reader: TopicReader, cluster: Cluster, *, is_late: bool
+) -> None:
+    read(reader)
+    if is_late:  # the answer to an earlier reading comes during the next
+        cluster.is_late = True
+        with pytest.raises(TimeoutException, match="current partitions of topic t are not known; "):
+            read(reader)
+    cluster.partitions, cluster.is_late = 3, False
+    cluster.answer()
+    began = cluster.now
+    assert list(reader.read("t", [2], start={2: 0}, end={2: 0})) == []
+    assert cluster.now - began <= 0.1
+    assert set(map(tuple, cluster.asked)) == {("t",)}
+
+
+def test_a_reading_asks_only_about_its_own_topic(reader: TopicReader, cluster: Cluster) -> None:
+    read(reader, "other")
+    read(reader)
+    read(reader)
+    assert cluster.asked == [["other"], ["t"], ["t"]]
+
+
 def test_a_name_that_cannot_be_a_topic_is_refused_at_once_and_asked_for_only_once(
     reader: TopicReader, cluster: Cluster
 ) -> None:

@@ -221,6 +221,55 @@ def test_what_a_refusal_taught_is_kept_until_a_higher_limit_is_told(
     assert _full_bytes_of(accumulator, TOPIC) == [half if is_kept else 801]
 
 
+def _sent_bytes(producer: PureProducer, values: list[bytes], limit: int) -> list[int]:
+    """Send rows to a topic that accepts batches up to a limit; return the sizes of the batches."""
+    producer.append(0, values)
+    sent, requests = [], producer.poll()
+    while requests:
+        for request in requests:
+            sent.append(batches(request)[0].sent_bytes)
+            producer.answer(request, TOO_LARGE if sent[-1] > limit else 0)
+        requests = producer.poll()
+    return sent
+
+
+def test_what_a_refusal_taught_is_forgotten_after_a_time() -> None:
+    producer = PureProducer([1], Settings(batch_size=1000))
+    producer.ready()
+    rows = [b"x" * 200] * 8
+    assert max(_sent_bytes(producer, rows, 700)) > 700
+    producer.now += 250
+    assert max(_sent_bytes(producer, rows, 700)) <= 700
+    producer.now += 51  # more than metadata.max.age.ms since the refusal
+    producer.append(0, [b"the first batch after that time"])
+    assert max(_sent_bytes(producer, rows, 1000)) > 700, "the topic accepts more now"
+
+
+def test_a_batch_that_compresses_worse_than_those_before_it_makes_no_later_ones_smaller() -> None:
+    producer = PureProducer([1], Settings(batch_size=4000, compression="lz4"))
+    producer.accumulator.limit_topics({TOPIC: 1000})
+    producer.ready()
+    random = Random(1)
+    for _ in range(5):
+        assert max(_sent_bytes(producer, [b"x" * 500] * 20, 1000)) <= 1000
+    assert max(_sent_bytes(producer, [random.randbytes(500) for _ in range(10)], 1000)) > 1000
+    for _ in range(2):
+        sizes = _sent_bytes(producer, [random.randbytes(100) for _ in range(20)], 1000)
+        assert 700 < max(sizes) <= 1000
+
+
+def test_rows_that_do_not_compress_make_no_huge_batch_after_rows_that_do() -> None:
+    settings = Settings(batch_size=1000, compression="zstd", buffer_memory=10_000_000)
+    producer = PureProducer([1], settings)
+    producer.ready()
+    limit = 10_000_000
+    for _ in range(12):
+        assert max(_sent_bytes(producer, [b"x" * 500] * 200, limit)) <= 1000
+    rows = [Random(n).randbytes(500) for n in range(200)]
+    assert 1000 < max(_sent_bytes(producer, rows, limit)) <= 17_000
+    assert max(_sent_bytes(producer, rows, limit)) <= 1000
+
+
 def test_withheld_batches_wait_for_a_flush_and_the_wait_does_not_count() -> None:
     producer = PureProducer([1, 1], Settings(linger=5.0, delivery_timeout=10.0))
     producer.ready()

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
+from support.pure.pure_producer import (
+    FULL,
+    TOPIC,
+    PureProducer,
+    Settings,
+    batches,
+    bytes_of,
+    sequences,
+)
 
-from spark_kafka_sink.errors import ClusterAuthorizationException
+from spark_kafka_sink.errors import (
+    ClusterAuthorizationException,
+    OutOfOrderSequenceException,
+    TimeoutException,
+)
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
-NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 6, 44, 45, 46, 59
+CORRUPT, NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 2, 6, 44, 45, 46, 59
 
 
 def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
@@ -38,6 +51,56 @@ def test_where_new_work_begins_one_batch_is_in_flight_again_until_it_is_acknowle
     assert sequences(first) == [2], "the sequences go on"
     producer.answer(first)
     assert [sequences(r) for r in producer.poll()] == [[4], [6]]
+
+
+def test_after_a_topic_was_created_again_one_batch_is_in_flight_until_it_is_acknowledged() -> None:
+    producer = PureProducer([1], topic_number=7)
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.topic_number = 8
+    producer.now += 301  # more than metadata.max.age.ms
+    assert producer.poll() == []
+    for _ in range(3):
+        producer.append(0, FULL)
+    (first,) = producer.poll()
+    assert producer.metadata.topic_id(TOPIC).int == 8
+    producer.answer(first, NOT_LEADER)
+    producer.now += 10
+    (again,) = producer.poll()
+    producer.answer(again)
+    later = producer.poll()
+    assert [sequences(r) for r in later] == [[4], [6]]
+    for request in later:
+        producer.answer(request)
+    assert [b.error for b in producer.done()] == [None] * 4
+
+
+def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    for _ in range(3):
+        producer.append(0, FULL)
+    second, third, fourth = producer.poll()
+    # The topic was created again, and its leader did not know it yet as the second batch came.
+    producer.answer(second, NOT_LEADER)
+    producer.answer(third)
+    producer.answer(fourth, CORRUPT)
+    producer.now += 1
+    (again,) = producer.poll()
+    producer.answer(again, OUT_OF_ORDER)
+    _, _, failed = producer.done()
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "; it is not known whether these records were written: a later " in str(failed.error)
+    producer.now += 1
+    (again,) = producer.poll()
+    assert bytes_of(again) == bytes_of(fourth)
+    producer.answer(again)
+    producer.append(0, FULL)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
 
 
 def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
@@ -164,6 +227,81 @@ def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
     producer.now += 1
     (renumbered,) = producer.poll()
     assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([0], 1)
+
+
+def _three_that_are_lost() -> tuple[PureProducer, list[ClientRequest]]:
+    """Return a producer whose three batches in flight get no response, and their requests."""
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    for _ in range(3):
+        producer.append(0, FULL)
+    lost = producer.poll()
+    for request in lost:
+        producer.lose(request)
+    producer.done()
+    producer.now += 10
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    return producer, lost
+
+
+def test_lost_batches_are_numbered_anew_once_a_broker_has_refused_every_one_of_them() -> None:
+    producer, lost = _three_that_are_lost()
+    for request in lost:
+        (again,) = producer.poll()
+        assert bytes_of(again) == bytes_of(request)
+        producer.answer(again, OUT_OF_ORDER)
+        producer.now += 1
+    for number in (0, 2, 4):
+        (renumbered,) = producer.poll()
+        assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([number], 1)
+        producer.answer(renumbered)
+    assert [b.error for b in producer.done()] == [None] * 3
+
+
+def test_what_a_broker_that_knows_only_the_last_batch_refuses_is_not_written_again() -> None:
+    """A broker restarted after it had written the first two of three batches."""
+    producer, (first, second, third) = _three_that_are_lost()
+    producer.append(0, FULL)  # which has to wait
+    answers = ((first, OUT_OF_ORDER), (second, 0), (first, OUT_OF_ORDER), (third, 0))
+    for expected, code in answers:
+        (again,) = producer.poll()
+        assert bytes_of(again) == bytes_of(expected)
+        producer.answer(again, code)
+        producer.now += 1
+    _, failed, _ = done = producer.done()
+    assert [b.base_sequence for b in done] == [4, 2, 6]
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "; it is not known whether these records were written: a later" in str(failed.error)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_refusal_proves_nothing_where_a_later_batch_was_given_up_and_may_be_written() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.now = 10.0
+    producer.append(0, FULL)
+    producer.now = 5.0  # the rows of the next batch have waited longer
+    producer.append(0, FULL)
+    producer.now = 10.0
+    for request in producer.poll():
+        producer.lose(request)
+    producer.done()
+    producer.now = 34.0
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    (first,) = producer.poll()
+    producer.now = 35.0
+    assert producer.poll() == []
+    (expired,) = producer.done()
+    assert (expired.base_sequence, type(expired.error)) == (4, TimeoutException)
+    producer.answer(first, OUT_OF_ORDER)
+    (failed,) = producer.done()
+    assert isinstance(failed.error, OutOfOrderSequenceException)
+    assert "it is not known whether these records were written" in str(failed.error)
 
 
 def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> None:
