@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -196,8 +197,14 @@ class KafkaCluster:
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Set a producer quota for a client id; brokers apply it a little later."""
+        # Kafka 4.4 has the command among its tools.
+        is_tool = any(
+            "org/apache/kafka/tools/ConfigCommand.class" in zipfile.ZipFile(jar).namelist()
+            for jar in self._libs.glob("kafka-tools-*.jar")
+        )
+        package = "org.apache.kafka.tools" if is_tool else "kafka.admin"
         self._run(
-            "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
+            f"{package}.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
             "--add-config", f"producer_byte_rate={bytes_per_second}",
             "--entity-type", "clients", "--entity-name", client_id,
         )  # fmt: skip

@@ -261,8 +261,8 @@ ROWS: Final = [
     ),
     *refused(
         "sasl.login.callback.handler.class", OAUTH,
-        r"a Java class: .*as with Strimzi's handler, set sasl\.oauthbearer\.token\.endpoint\.url "
-        r"and .*Python callable .* sasl\.oauthbearer\.jwt\.retriever\.class",
+        r"a Java class: .*as with Strimzi's handler, set sasl\.oauthbearer\.token\.endpoint\.url, "
+        r".*client\.secret; .*Python callable .* sasl\.oauthbearer\.jwt\.retriever\.class",
         "com.acme.Handler", "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler",
         "xorg.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     ),
