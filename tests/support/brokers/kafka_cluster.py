@@ -198,10 +198,9 @@ class KafkaCluster:
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Set a producer quota for a client id; brokers apply it a little later."""
         # Kafka 4.4 has the command among its tools.
-        is_tool = any(
-            "org/apache/kafka/tools/ConfigCommand.class" in zipfile.ZipFile(jar).namelist()
-            for jar in self._libs.glob("kafka-tools-*.jar")
-        )
+        (tools,) = self._libs.glob("kafka-tools-[0-9]*.jar")
+        with zipfile.ZipFile(tools) as jar:
+            is_tool = "org/apache/kafka/tools/ConfigCommand.class" in jar.namelist()
         package = "org.apache.kafka.tools" if is_tool else "kafka.admin"
         self._run(
             f"{package}.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
