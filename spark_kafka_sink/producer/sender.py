@@ -344,7 +344,9 @@ class Sender:
         is_completing = self._transactions is not None and self._transactions.is_completing
         due = self.accumulator.sendable(now, completes_transaction=is_completing)
         for first in chain(due, self.accumulator.sendable_for_room(due)):
-            batch = first if self.sequences is None else self.sequences.first_to_send(first)
+            batch = first if self.sequences is None else self.sequences.first_to_send(first, now)
+            if batch is None:
+                continue
             leader = self.metadata.leader(batch.topic_partition)
             if leader is None:
                 self.metadata.track(batch.topic_partition.topic, now)
@@ -381,9 +383,8 @@ class Sender:
         return can_send
 
     def _may_send(self, batch: ProducerBatch, node_id: int) -> bool:
-        if self._transactions is not None and not self._transactions.may_send(
-            batch.topic_partition
-        ):
+        transactions = self._transactions
+        if transactions is not None and not transactions.may_send(batch.topic_partition):
             return False
         if self.sequences is not None:
             return self.sequences.may_send(batch, node_id)

@@ -24,8 +24,8 @@ they have nothing in flight.
 
 A batch may have been written if its response was lost. With a new number, a broker would write it a
 second time. So each such batch is first retried with its old number. A rejection alone does not
-prove that the batch was not written: the broker may know only a later batch. But a broker always
-recognises the last batch that it has written:
+prove that the batch was not written: the broker may know only a later batch. But as long as a
+broker knows the producer, it recognises the last batch that it has written:
 
 - If it rejects every batch that may have been written, it has written none of them, and they can be
   numbered again.
@@ -177,15 +177,21 @@ class Sequences:
             self._topic_ids |= known
             self.unconfirm(changed)
 
-    def first_to_send(self, batch: ProducerBatch) -> ProducerBatch:
+    def first_to_send(self, batch: ProducerBatch, now: float) -> ProducerBatch | None:
         """Return the batch to send instead of `batch`, the first of its partition, or `batch`.
 
         Before the batches of a partition are renumbered, each batch that may have been written is
-        sent again, even if a batch before it was rejected.
+        sent again, even if a batch before it was rejected. Return None during the back-off of such
+        a batch. Then the back-off of the first batch is extended, because the accumulator considers
+        only the first batch of a partition.
         """
         if batch.topic_partition not in self._to_restart:
             return batch
-        return self._partitions[batch.topic_partition].to_settle() or batch
+        found = self._partitions[batch.topic_partition].to_settle() or batch
+        if found is not batch and found.retry_at > now:
+            batch.retry_at = found.retry_at
+            return None
+        return found
 
     def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
         """Return whether `batch`, from `first_to_send`, may be sent to `node_id` now."""
@@ -224,7 +230,8 @@ class Sequences:
             return
         known.passed(batch)
         last = increment_sequence(batch.base_sequence, batch.record_count - 1)
-        if not known.is_confirmed or _is_after(last, known.last_acked_sequence):
+        nothing_acked = known.last_acked_sequence == NO_SEQUENCE
+        if nothing_acked or _is_after(last, known.last_acked_sequence):
             known.last_acked_sequence = last
         known.last_acked_offset = max(known.last_acked_offset, batch.base_offset)
         known.is_confirmed = True

@@ -239,7 +239,7 @@ class _Datums:
         self._fields().varint(zigzagged, np.where(live, varint_widths(zigzagged), 0))
 
     def _piece(self, column: BinaryColumn, starts: Int64s, lengths: Int64s) -> None:
-        """Add parts of a column's data."""
+        """Append parts of a column's data to the output."""
         self._end_run()
         self._pieces.append((column, starts, lengths))
 

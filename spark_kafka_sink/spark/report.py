@@ -296,7 +296,7 @@ class CommitReport:
         if self.exactly_once is not None and self.exactly_once.skipped is not None:
             return f"{line}; it wrote no row, because {self.exactly_once.skipped}"
         if self.tasks:
-            line += f"; {counted(self.tasks, 'task')} that had ended wrote {self._written()}"
+            line += f"; {counted(self.tasks, 'finished task')} wrote {self._written()}"
         if self.unreported_tasks:
             others = counted(self.unreported_tasks, "task")
             line += (

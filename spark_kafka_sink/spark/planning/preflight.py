@@ -180,7 +180,7 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Check brokers and topic, and return the options with what the brokers returned.
+    """Check brokers and topic. Return the options, with the values that the brokers returned.
 
     Create the topic if createTopics is true. has_headers: whether records have headers.
     may_remember: whether cached results up to metadata.max.age.ms old may be used. Raise the

@@ -278,7 +278,7 @@ def _accepted(
 def _referenced(
     client: SchemaRegistryClient, schema: Schema, subject: str, schema_format: SchemaFormat
 ) -> tuple[ReferencedSchema, ...]:
-    """Return the schemas that a schema references, as in `SchemaFormat.encoding`."""
+    """Return the schemas that a schema references, in the form that `SchemaFormat` takes."""
     if not schema_format.needs_referenced:
         return ()
     found = client.referenced(schema, subject)

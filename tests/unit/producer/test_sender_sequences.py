@@ -24,6 +24,7 @@ from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceReques
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 CORRUPT, NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 2, 6, 44, 45, 46, 59
+NOT_ENOUGH_REPLICAS = 19
 
 
 def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
@@ -258,6 +259,26 @@ def test_lost_batches_are_numbered_anew_once_a_broker_has_refused_every_one_of_t
         assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([number], 1)
         producer.answer(renumbered)
     assert [b.error for b in producer.done()] == [None] * 3
+
+
+def test_a_lost_batch_that_is_asked_about_keeps_its_own_back_off() -> None:
+    producer, (first, second, third) = _three_that_are_lost()
+    (again,) = producer.poll()
+    producer.answer(again, OUT_OF_ORDER)
+    producer.now += 1
+    (again,) = producer.poll()
+    assert bytes_of(again) == bytes_of(second)
+    producer.answer(again, NOT_ENOUGH_REPLICAS)
+    assert producer.poll() == []
+    producer.now += 1
+    answers = ((second, OUT_OF_ORDER), (third, OUT_OF_ORDER))
+    for expected, code in answers:
+        (again,) = producer.poll()
+        assert bytes_of(again) == bytes_of(expected)
+        producer.answer(again, code)
+        producer.now += 1
+    (renumbered,) = producer.poll()
+    assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([0], 1)
 
 
 def test_what_a_broker_that_knows_only_the_last_batch_refuses_is_not_written_again() -> None:

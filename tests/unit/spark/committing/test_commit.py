@@ -377,7 +377,7 @@ def test_a_job_that_fails_leaves_a_report_of_the_tasks_that_had_ended(
     job.abort([message(0, partition(0, 5, 100)), None, message(2, partition(0, 1, 90)), None])
     (said,) = capsys.readouterr().err.splitlines()
     assert said == (
-        "pykafka: the write failed; 2 tasks that had ended wrote 6 rows (60 bytes of records, 182 "
+        "pykafka: the write failed; 2 finished tasks wrote 6 rows (60 bytes of records, 182 "
         "bytes sent) to t, 1 partition; 2 tasks did not report and may have written more rows"
     )
     report = json.loads(path.read_text())
@@ -403,7 +403,7 @@ def test_a_micro_batch_that_fails_adds_a_report_to_those_of_its_stream(
         "pykafka: micro-batch 4 failed; 1 task did not report and may have written rows"
     )
     assert all_of_them == (
-        "pykafka: micro-batch 4 failed; 1 task that had ended wrote 1 row (10 bytes of records, 71 "
+        "pykafka: micro-batch 4 failed; 1 finished task wrote 1 row (10 bytes of records, 71 "
         "bytes sent) to t, 1 partition"
     )
     reports = [json.loads(line) for line in path.read_text().splitlines()]
