@@ -225,7 +225,7 @@ class ProducerBatch:
 
     @property
     def maybe_written(self) -> bool:
-        """Whether a broker may have written the batch, or the larger batch that was split into it."""
+        """Whether a broker may have written the batch, or the one that was split into it."""
         return self.is_unanswered or self.is_in_doubt
 
     @property
