@@ -262,7 +262,7 @@ def test_lost_batches_are_numbered_anew_once_a_broker_has_refused_every_one_of_t
 
 
 def test_a_lost_batch_that_is_asked_about_keeps_its_own_back_off() -> None:
-    producer, (first, second, third) = _three_that_are_lost()
+    producer, (_, second, third) = _three_that_are_lost()
     (again,) = producer.poll()
     producer.answer(again, OUT_OF_ORDER)
     producer.now += 1
