@@ -295,12 +295,12 @@ _EXPECTED: Final = {
     Kind.BINARY: "the column fits the Avro types bytes and fixed",
     Kind.DATE: "the column fits the Avro type int, with or without logicalType date",
     Kind.TIMESTAMP: (
-        "the column fits the Avro type long, without a logicalType or with timestamp-millis, "
-        "-micros or -nanos"
+        "the column fits the Avro type long, alone or with logicalType timestamp-millis, -micros "
+        "or -nanos"
     ),
     Kind.TIMESTAMP_NTZ: (
-        "the column fits the Avro type long, without a logicalType or with "
-        "local-timestamp-millis, -micros or -nanos"
+        "the column fits the Avro type long, alone or with logicalType local-timestamp-millis, "
+        "-micros or -nanos"
     ),
     Kind.TIME: "the column fits logicalType time-millis and time-micros",
     Kind.DURATION: "the column fits the Avro type long",
