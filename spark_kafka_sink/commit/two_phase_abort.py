@@ -202,10 +202,10 @@ def _described(machine: Aborting, at: Received) -> Step[Aborting]:
     return Step(machine) if machine.waiting else _prove(machine)
 
 
-def _prove(machine: Aborting) -> Step[Aborting]:
+def _prove(machine: Aborting, pause_s: float = 0.0, *, looks_up: bool = False) -> Step[Aborting]:
     driver = machine.plan.run.driver_id
     ask = end_txn(driver, machine.producer, machine.level, commit=False)
-    return asking(_moved(machine, _S.PROVING), ask)
+    return asking(_moved(machine, _S.PROVING), ask, pause_s=pause_s, looks_up=looks_up)
 
 
 def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
@@ -241,9 +241,7 @@ def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
     # If no message is missing, the run may be decided, at a coordinator that has replaced this one.
     may_be_stale = is_undecided and not machine.is_missing and not machine.asked_again
     if may_be_stale and at.now + STALE_S < machine.deadline:
-        machine = replace(_moved(machine, _S.PROVING), asked_again=True)
-        ask = end_txn(machine.plan.run.driver_id, machine.producer, machine.level, commit=False)
-        return asking(machine, ask, pause_s=STALE_S, looks_up=True)
+        return _prove(replace(machine, asked_again=True), pause_s=STALE_S, looks_up=True)
     machine = replace(machine, is_undecided=is_undecided, is_fenced=not is_own)
     ask_log, looks_up = ReadLog(machine.plan.run.driver_id), machine.asked_again
     return asking(_moved(machine, _S.READING), ask_log, looks_up=looks_up)

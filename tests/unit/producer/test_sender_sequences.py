@@ -77,14 +77,19 @@ def test_after_a_topic_was_created_again_one_batch_is_in_flight_until_it_is_ackn
     assert [b.error for b in producer.done()] == [None] * 4
 
 
-def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
+def _three_in_flight() -> tuple[PureProducer, list[ClientRequest]]:
+    """Return a producer with three batches in flight behind an acknowledged one, and requests."""
     producer = PureProducer([1])
     producer.append(0, FULL)
     producer.ready()
     producer.answer(producer.poll()[0])
     for _ in range(3):
         producer.append(0, FULL)
-    second, third, fourth = producer.poll()
+    return producer, producer.poll()
+
+
+def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
+    producer, (second, third, fourth) = _three_in_flight()
     # The topic was created again, and its leader did not know it yet as the second batch came.
     producer.answer(second, NOT_LEADER)
     producer.answer(third)
@@ -232,13 +237,7 @@ def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
 
 def _three_that_are_lost() -> tuple[PureProducer, list[ClientRequest]]:
     """Return a producer whose three batches in flight get no response, and their requests."""
-    producer = PureProducer([1])
-    producer.append(0, FULL)
-    producer.ready()
-    producer.answer(producer.poll()[0])
-    for _ in range(3):
-        producer.append(0, FULL)
-    lost = producer.poll()
+    producer, lost = _three_in_flight()
     for request in lost:
         producer.lose(request)
     producer.done()
