@@ -63,7 +63,7 @@ def records_by_topic(records: Counter[str]) -> str:
 
 
 class Feeder(Protocol):
-    """A source of rows that are in no batch yet: rows of `send`, which linger in chunks."""
+    """A source of rows that are in no batch yet: rows that were passed to `send`, in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return the time at which to call `feed` next. hurry: whether memory is short."""

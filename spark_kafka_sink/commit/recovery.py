@@ -1,7 +1,7 @@
 """The recovery of owners: find open, decided and lost transactions, and commit the decided ones.
 
 An owner is a txnAppId and its target topic. A run of an owner is "decided" once its record in
-state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
+state DECIDED is committed in the commit log. Then all transactions in the record have to be
 committed. A decided transaction is "lost" if brokers have aborted it.
 
 An administrator runs the recovery, possibly while a job of the owner is running. So the recovery

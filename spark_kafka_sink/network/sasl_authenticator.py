@@ -152,7 +152,9 @@ class SaslAuthenticator:
         exchange = self._open_exchange()
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
+            raise SaslAuthenticationException(
+                f"{self._peer} still sends SASL challenges after {_MOST_STEPS} steps of the login"
+            )
         try:
             answer = exchange.step(token)
         except SaslAuthenticationException as error:

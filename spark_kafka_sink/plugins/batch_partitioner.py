@@ -112,10 +112,11 @@ def _integers(given: Any) -> pa.Array:  # noqa: ANN401 - what user code returned
 def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
-    """Return the partition that a partitioner chooses for each row, as int64; -1 for null.
+    """Return the partition that a partitioner chooses for each row, as int64.
 
-    partitions: the partition count of the topic. Raise DataException if the partitioner does not
-    return one valid partition per row. Exceptions of the partitioner propagate.
+    Where the partitioner returns null, the partition is -1. partitions: the partition count of the
+    topic. Raise DataException if the partitioner does not return one value per row, null or valid.
+    Exceptions of the partitioner propagate.
     """
     option = Option(PARTITIONER_CLASS)
     try:
