@@ -1227,7 +1227,7 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     ),
     "sasl.oauthbearer.method": _Javas(("sasl.oauthbearer.token.endpoint.url",)),
     "sasl_kerberos_domain_name": _Javas(
-        ("sasl.kerberos.service.name",), "the host name is that of each broker"
+        ("sasl.kerberos.service.name",), "for each broker, its own host name is used"
     ),
     "sasl_kerberos_name": _Javas(("sasl.kerberos.service.name",)),
     "sasl_kerberos_service_name": _Javas(("sasl.kerberos.service.name",)),

@@ -431,8 +431,8 @@ class AppendFailure(NamedTuple):
     """Rows of one append that failed because of the same error.
 
     rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
-    indexes of the rows that the broker named as the reason why it rejected the batch. If it named
-    none, `culprits` is the only row if the batch has one row, and None for larger batches.
+    indexes of the rows that the broker named as the reason why it rejected the batch. If the
+    broker named none: the row itself for a batch of one row, and None for a larger batch.
     """
 
     rows: npt.NDArray[np.int64]

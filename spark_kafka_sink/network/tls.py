@@ -392,7 +392,7 @@ class TlsLayer:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check(self) -> None:
-        """Raise the error, if any, that `received` found behind the data that it last returned."""
+        """Raise the error that came after the data of the last call of `received`, if any."""
         if self._failure is not None:
             self._raise(self._failure)
 

@@ -5,8 +5,8 @@ only after latest.cache.ttl.sec. A schema that an option sets is queried once, b
 not change. If a query fails, or if the newest schema does not fit the rows, a stream continues with
 the schema that it has, and logs a warning. For example, a query fails if the registry does not
 respond, or if a file with a secret cannot be read. A batch job sends its queries once, even if two
-processes plan it and other jobs are planned at the same time. If two processes store a schema at
-the same moment, the job may send its queries a second time.
+processes plan it, or if other jobs are planned at the same time. There is one exception: if two
+processes store a schema at the same moment, the job may send its queries a second time.
 """
 
 from __future__ import annotations

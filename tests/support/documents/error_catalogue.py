@@ -176,8 +176,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "allowed there."
             ),
             (
-                "Set the environment variable or ship the file. If reading it is not allowed, "
-                "allow it in the environment of the process."
+                "Set the environment variable or ship the file. If the process is not allowed to "
+                "read it, change the process's environment to allow this."
             ),
             places=(
                 "auth/references.py:References.resolved",

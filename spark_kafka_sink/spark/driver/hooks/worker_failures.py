@@ -155,9 +155,9 @@ def _sentence(said: str, python: str | None) -> str | None:
         module, found, machine = missing.groups()
         runs = f"{found} on {machine}" if found else runs
         package, shipped = (
-            ("spark-kafka-sink", "it by --py-files or --archives")
+            ("spark-kafka-sink", "it with --py-files or --archives")
             if module == _SINK
-            else (module, "an environment that has it by --archives")
+            else (module, "an environment with --archives that contains it")
         )
         return (
             f"{runs} has no module named '{module}': install {package} there with pip, ship "

@@ -65,8 +65,8 @@ BE_THERE = "set PYSPARK_PYTHON to a Python that is on the driver's machine and o
         (
             TASK + NO_CRC32C,
             "/usr/bin/python3 on node-7 has no module named 'crc32c': install crc32c there with "
-            "pip, ship an environment that has it by --archives, or set PYSPARK_PYTHON to a Python "
-            "that has it",
+            "pip, ship an environment with --archives that contains it, or set PYSPARK_PYTHON to a "
+            "Python that has it",
         ),
         (f"{JOB}ImportError: {OLD_ARROW}{JAVA}", OLD_ARROW),
         (JOB + OLD, f"/opt/python, which Spark runs on 10.0.0.7 (executor 1), {SAME_VERSION}"),
