@@ -42,7 +42,7 @@ OLD = (
 )
 NOT_THERE = 'java.io.IOException: Cannot run program "/opt/python": error=2, No such file'
 GET_SINK = (
-    "has no module named 'spark_kafka_sink': install spark-kafka-sink there with pip, ship it by "
+    "has no module named 'spark_kafka_sink': install spark-kafka-sink there with pip, ship it with "
     "--py-files or --archives, or set PYSPARK_PYTHON to a Python that has it"
 )
 SAME_VERSION = (
