@@ -252,7 +252,8 @@ class Reading:
     """Reads an offset range of each partition of a topic.
 
     offsets: for each partition, the first offset to read and the offset before which reading stops.
-    Times are seconds of the reader's clock.
+    topic_id: the id of the topic to which the offsets belong; zero if it has none yet, and then the
+    id of the first Fetch. Times are seconds of the reader's clock.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class Reading:
         self._retry_backoff = retry_backoff
         self._random = random
         self._busy: set[int] = set()
-        self._topic_id = ZERO_UUID
+        self.topic_id = ZERO_UUID
         self.partitions = [
             PartitionReading(TopicPartition(topic, number), start, end)
             for number, (start, end) in sorted(offsets.items())
@@ -320,11 +321,11 @@ class Reading:
         topic_id = self._metadata.topic_id(self._topic)
         if topic_id == ZERO_UUID:
             return
-        if self._topic_id not in (ZERO_UUID, topic_id):
+        if self.topic_id not in (ZERO_UUID, topic_id):
             message = "the topic was created again while it was read"
             with _with_position(partition.topic_partition, partition.position):
                 raise api_exception(codes.OFFSET_OUT_OF_RANGE, message)
-        self._topic_id = topic_id
+        self.topic_id = topic_id
 
     def _fetch(self, node_id: int, partitions: list[PartitionReading], now: float) -> Fetch:
         known = self._metadata.topic(self._topic)
@@ -345,9 +346,9 @@ class Reading:
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
             isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
-            topics=[FetchTopic(topic=self._topic, topic_id=self._topic_id, partitions=asked)],
+            topics=[FetchTopic(topic=self._topic, topic_id=self.topic_id, partitions=asked)],
         )
-        return Fetch(node_id, message, partitions, self._topic_id, now)
+        return Fetch(node_id, message, partitions, self.topic_id, now)
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
         """Process the failure of a Fetch request. Raise errors that are not retriable."""

@@ -185,6 +185,8 @@ class TopicReader:
     def _read(self, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
         numbers = self._partitions(arguments, deadline)
+        # The look-ups of the offsets can wait, and the topic can be created again meanwhile.
+        topic_id = self._metadata.topic_id(arguments.topic)
         starts = self._offsets(arguments, numbers, arguments.start, deadline)
         ends = self._offsets(arguments, numbers, arguments.end, deadline)
         shared = self._config
@@ -204,6 +206,7 @@ class TopicReader:
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
+        reading.topic_id = topic_id
         if arguments.end == "latest":
             reading.mark_out_of_range()
         yield from self._run(reading, arguments)

@@ -53,7 +53,13 @@ from uuid import UUID
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
+from spark_kafka_sink.errors import (
+    ApiException,
+    UnknownServerException,
+    advice,
+    api_exception,
+    error_code,
+)
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.feature_level import no_producer_id
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -336,7 +342,9 @@ def may_be_written(
         return batch.is_unanswered
     if is_not_written(code, answer):
         return False
-    is_uncertain = error_code(code).retriable or code == codes.UNKNOWN_SERVER_ERROR
+    error = error_code(code)
+    # Codes that this client does not know have the kind UnknownServerException, too.
+    is_uncertain = error.retriable or error.kind is UnknownServerException
     return batch.is_unanswered or answer is None or is_uncertain
 
 

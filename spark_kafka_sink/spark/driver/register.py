@@ -51,9 +51,11 @@ def limit_arrow_batches(spark: SparkSession) -> None:
 # Spark's own pattern for secrets, and the names of secret options of Kafka, of schema registries
 # and of other clients of Kafka. The URL of a registry may contain a user and a password. As in the
 # Java client, options that contain PEM certificates are secret, because the same string often
-# contains the private key.
+# contains the private key. From Spark Connect 4.3 on, a client cannot read a setting whose value
+# matches `spark.redaction.regex`, by default secret|password|token|access[.]?key. Brackets such as
+# [e] keep the pattern itself from matching, so a second `register` can read it.
 _SECRET: Final = (
-    "secret|password|passphrase|token|access[._]?key|jaas|keystore[._]key"  # noqa: S105 - words
+    "s[e]cret|p[a]ssword|p[a]ssphrase|t[o]ken|access[._]?key|j[a]as|keystore[._]key"  # noqa: S105 - words
     "|store[._]certificate|[._]pem|ssl_(ca|certificate|key)|oauthbearer[.](config|extensions)"
     "|user[._]info|registry[._]url"
 )

@@ -15,6 +15,7 @@ from spark_kafka_sink.errors import (
     ConfigException,
     DataException,
     InvalidTopicException,
+    OffsetOutOfRangeException,
     TimeoutException,
     TopicAuthorizationException,
     UnknownTopicOrPartitionException,
@@ -23,7 +24,13 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
-from spark_kafka_sink.wire.fetch_messages import FetchRequest
+from spark_kafka_sink.wire.fetch_messages import (
+    FetchRequest,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataResponse,
@@ -34,6 +41,7 @@ from spark_kafka_sink.wire.messages import (
 )
 
 UNKNOWN_TOPIC, INVALID_TOPIC, DENIED, NETWORK, UNSUPPORTED_VERSION = 3, 17, 29, 13, 35
+NOT_LEADER = 6
 TOO_OLD = "the broker has no usable version of Metadata"
 
 
@@ -44,7 +52,8 @@ class Cluster:
     partitions: the number of partitions of all topics.
     is_late: whether responses wait for `answer`. unsent: the error code of requests that cannot be
     sent, None if they can. nodes: the brokers that the reader has set. fetch_caps: the version
-    limits of the Fetch requests, which get no response.
+    limits of the Fetch requests, which get no response. new_topic_number: the id of the topics that
+    replace all topics when the first offset is looked up; the leader before has no offset then.
     """
 
     def __init__(self) -> None:
@@ -54,11 +63,13 @@ class Cluster:
         self.topic_number = 0
         self.partitions = 1
         self.fetch_caps: list[int | None] = []
+        self.new_topic_number: int | None = None
         self.asked: list[list[str | None]] = []
         self.is_late = False
         self.unsent: int | None = None
         self._late: list[tuple[RequestFuture, MetadataResponse]] = []
         self._has_news = False
+        self._shown_number = 0
 
     def send(
         self, node_id: int | None, message: Request, max_version: int | None = None
@@ -67,6 +78,10 @@ class Cluster:
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), float("inf"))
         if isinstance(message, FetchRequest):
             self.fetch_caps.append(max_version)
+            return future
+        if isinstance(message, ListOffsetsRequest):
+            future.complete(self._offsets(message))
+            self._has_news = True
             return future
         assert isinstance(message, MetadataRequest)
         assert message.topics is not None
@@ -87,7 +102,22 @@ class Cluster:
             future.complete(response)
             self._has_news = True
 
+    def _offsets(self, message: ListOffsetsRequest) -> ListOffsetsResponse:
+        code = 0
+        if self.new_topic_number is not None:
+            self.topic_number = self.new_topic_number
+            code = 0 if self._shown_number == self.topic_number else NOT_LEADER
+        (topic,) = message.topics
+        (partition,) = topic.partitions
+        found = ListOffsetsPartitionResponse(
+            partition_index=partition.partition_index, error_code=code, offset=-1 if code else 100
+        )
+        return ListOffsetsResponse(
+            topics=[ListOffsetsTopicResponse(name=topic.name, partitions=[found])]
+        )
+
     def _response(self, message: MetadataRequest) -> MetadataResponse:
+        self._shown_number = self.topic_number
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=1, host="host-1", port=9092)],
             topics=[
@@ -358,3 +388,12 @@ def test_records_are_fetched_by_topic_ids_only_where_brokers_tell_them(
     with pytest.raises(TimeoutException):
         list(reader.read("t", [0], start={0: 0}, end={0: 1}))
     assert cluster.fetch_caps == [last_version]
+
+
+def test_the_new_topic_is_not_read_at_the_offsets_of_the_topic_that_it_replaced(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.topic_number, cluster.new_topic_number = 1, 2
+    with pytest.raises(OffsetOutOfRangeException, match="created again while it was read"):
+        list(reader.read("t", [0], start={0: 50}))
+    assert cluster.fetch_caps == []

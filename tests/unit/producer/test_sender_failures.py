@@ -21,6 +21,7 @@ STALE, NOT_STALE = [3, 5, 6, 9, 13, 56, 72, 74, 100, 103], [2, 7, 19, 44, 75]
 
 CORRUPT, NOT_LEADER, TIMED_OUT, POLICY = 2, 6, 7, 44
 UNKNOWN_TOPIC_OR_PARTITION, NOT_ENOUGH_REPLICAS = 3, 19
+UNKNOWN_SERVER, UNKNOWN_HERE = -1, 999
 
 
 def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> None:
@@ -46,9 +47,8 @@ def test_retries_end_with_the_last_error() -> None:
         producer.now += 10
     (batch,) = producer.done()
     assert batch.error is not None
-    assert "t-0: 2 record(s) were not written: CORRUPT_MESSAGE (2) from node 1 after 3" in str(
-        batch.error
-    )
+    said = "t-0: 2 record(s) were not acknowledged: CORRUPT_MESSAGE (2) from node 1 after 3"
+    assert said in str(batch.error)
 
 
 def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
@@ -323,3 +323,17 @@ def test_memory_is_free_again_after_every_kind_of_end() -> None:
         producer.now += 10
     assert not producer.accumulator.has_incomplete
     assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
+
+
+@pytest.mark.parametrize("code", [TIMED_OUT, UNKNOWN_SERVER, UNKNOWN_HERE, None])
+def test_the_error_does_not_say_that_a_batch_was_not_written_if_it_may_be(code: int | None) -> None:
+    producer = PureProducer([1], Settings(retries=0))
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    if code is None:
+        producer.lose(request)
+    else:
+        producer.answer(request, code)
+    (batch,) = producer.done()
+    assert str(batch.error).startswith("t-0: 2 record(s) were not acknowledged: ")
