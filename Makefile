@@ -146,7 +146,7 @@ audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
 
 java: python
 	@$(PYTHON) jobs/job/java_version.py
