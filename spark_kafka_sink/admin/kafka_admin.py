@@ -162,7 +162,9 @@ class KafkaAdmin:
         Call it after `topics`. It sends one CreateTopics request for a topic name that does not
         exist, with validate_only, so that nothing is created. Errors that are not about the
         properties are ignored here, because they are reported when a topic is created. Examples are
-        retriable errors, and errors about the topic name (permissions, policies).
+        retriable errors, and errors about the topic name (permissions, policies). While a broker
+        restarts, there may be too few brokers for the replication factor. So the error about it is
+        raised only after max.block.ms.
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)
