@@ -281,3 +281,34 @@ def test_a_call_that_times_out_names_the_error_for_which_it_was_repeated(
     ):
         asked.describe_delegation_token()
     assert isinstance(late.value.__cause__, ApiException)
+
+
+TOKEN_HMAC = Secret("aG1hYw==")
+
+
+def test_a_token_is_expired_once_though_the_response_is_lost(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(clock, 0.0)
+    network.expire_errors = [None, codes.DELEGATION_TOKEN_NOT_FOUND]
+    with admin_of(network, monkeypatch) as asked:
+        asked.expire_delegation_token(TOKEN_HMAC)
+    assert network.expire_errors == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [codes.DELEGATION_TOKEN_NOT_FOUND],
+        [None, codes.DELEGATION_TOKEN_OWNER_MISMATCH],
+    ],
+)
+def test_a_token_that_is_not_expired_is_an_error(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: list[int | None]
+) -> None:
+    network = Network(clock, 0.0)
+    network.expire_errors = list(answers)
+    with admin_of(network, monkeypatch) as asked, pytest.raises(ApiException) as refused:
+        asked.expire_delegation_token(TOKEN_HMAC)
+    assert refused.value.code == answers[-1]
+    assert str(refused.value).startswith("the delegation token cannot be expired: ")
