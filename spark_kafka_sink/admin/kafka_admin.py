@@ -164,7 +164,7 @@ class KafkaAdmin:
         properties are ignored here, because they are reported when a topic is created. Examples are
         retriable errors, and errors about the topic name (permissions, policies). While a broker
         restarts, there may be too few brokers for the replication factor. So the error about it is
-        raised only after max.block.ms.
+        raised only after 15 s, or max.block.ms if that is shorter.
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)

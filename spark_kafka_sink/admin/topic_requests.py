@@ -41,6 +41,8 @@ _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
+# How long a broker that restarts may be missing for the replication factor of new topics.
+_RESTART_S: Final = 15.0
 # The error codes about the configuration of a new topic, not about its name.
 _CONFIG_ERRORS: Final = frozenset(
     (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
@@ -173,12 +175,12 @@ class TopicRequests:
         """Raise the brokers' error if they reject topics with these properties.
 
         Brokers return INVALID_REPLICATION_FACTOR also while another broker restarts. So repeat the
-        request after this error, and raise the error only when max.block.ms has passed.
+        request after this error, and raise the error only after `_RESTART_S`.
         """
         error = self._rejection(new, None)
-        attempts = 0
+        attempts, until = 0, self._requests.time_in(_RESTART_S)
         while error is not None and error.code == codes.INVALID_REPLICATION_FACTOR:
-            if not self._requests.pause(attempts):
+            if not self._requests.pause(attempts, until):
                 break
             error = self._rejection(new, error)
             attempts += 1

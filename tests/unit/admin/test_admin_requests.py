@@ -161,10 +161,12 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
 
 
-def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
+def admin_of(
+    network: Network, monkeypatch: pytest.MonkeyPatch, max_block_s: float = MAX_BLOCK_S
+) -> KafkaAdmin:
     """Make one that talks to a network of the test."""
     monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: network)
-    config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
+    config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": max_block_s * 1000})
     return KafkaAdmin(config)
 
 
@@ -223,6 +225,19 @@ def test_a_broker_that_restarts_until_the_end_does_not_hide_a_wrong_replication_
         asked.check_creation(NewTopic(replication=9))
     assert len(network.asked) == 2
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
+
+
+def test_a_wrong_replication_factor_is_reported_long_before_max_block_ms(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = clock.now
+    network = Network(clock, 0.0, codes.INVALID_REPLICATION_FACTOR)
+    with (
+        admin_of(network, monkeypatch, max_block_s=60.0) as asked,
+        pytest.raises(ApiException, match="INVALID_REPLICATION_FACTOR"),
+    ):
+        asked.check_creation(NewTopic(replication=9))
+    assert clock.now - began == pytest.approx(15.0)
 
 
 def test_of_many_settings_that_are_rejected_ten_are_named(
