@@ -170,11 +170,16 @@ class AdminRequests:
             self._client.poll(min(remaining, _MAX_WAIT_S))
         return future
 
-    def pause(self, attempts: int) -> bool:
-        """Wait before a retry. Return False if max.block.ms has passed."""
+    def pause(self, attempts: int, until: float = float("inf")) -> bool:
+        """Wait before a retry. Return False if max.block.ms or the time `until` has passed."""
+        deadline = min(self._deadline, until)
         delay = self._backoff.delay_s(attempts, self._random)
-        time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
-        return self._clock() < self._deadline
+        time.sleep(max(0.0, min(delay, deadline - self._clock())))
+        return self._clock() < deadline
+
+    def time_in(self, seconds: float) -> float:
+        """Return the time in so many seconds, on the clock of `pause`."""
+        return self._clock() + seconds
 
     def limit(self) -> str:
         """Return max.block.ms and its value, for error messages."""

@@ -162,7 +162,9 @@ class KafkaAdmin:
         Call it after `topics`. It sends one CreateTopics request for a topic name that does not
         exist, with validate_only, so that nothing is created. Errors that are not about the
         properties are ignored here, because they are reported when a topic is created. Examples are
-        retriable errors, and errors about the topic name (permissions, policies).
+        retriable errors, and errors about the topic name (permissions, policies). While a broker
+        restarts, there may be too few brokers for the replication factor. So the error about it is
+        raised only after 15 s, or max.block.ms if that is shorter.
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)
@@ -190,7 +192,10 @@ class KafkaAdmin:
 
     @by_one_caller
     def expire_delegation_token(self, hmac: Secret) -> None:
-        """Expire a token now. After that, no client can log in with the token."""
+        """Expire a token now. After that, no client can log in with the token.
+
+        If a response is lost and the retry finds no token, the call ends without an error.
+        """
         self._tokens.expire(hmac)
 
     @by_one_caller

@@ -63,9 +63,21 @@ class TokenRequests:
         ).expiry_timestamp_ms
 
     def expire(self, hmac: Secret) -> None:
-        """Expire a token now."""
+        """Expire a token now. If a retry finds no token, a failed attempt has expired it."""
         request = ExpireDelegationTokenRequest(hmac=_bytes(hmac))
-        self._about_tokens("expired", request, ExpireDelegationTokenResponse)
+        has_failed = False
+
+        def is_expired(future: RequestFuture) -> bool:
+            nonlocal has_failed
+            try:
+                _response("expired", future, ExpireDelegationTokenResponse)
+            except ApiException as error:
+                if not has_failed or error.code != codes.DELEGATION_TOKEN_NOT_FOUND:
+                    has_failed = True
+                    raise
+            return True
+
+        self._requests.until_answered(request, is_expired)
 
     def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
         """Return the tokens of `owners` that this client may see; None means all owners."""
@@ -81,17 +93,17 @@ class TokenRequests:
         self, done: str, request: Request, kind: type[_TokenResponse]
     ) -> _TokenResponse:
         """Send a request, and repeat it until a broker responds. Raise the broker's error."""
+        return self._requests.until_answered(request, lambda future: _response(done, future, kind))
 
-        def answer(future: RequestFuture) -> _TokenResponse | None:
-            response = future.response
-            if not isinstance(response, kind):
-                raise ProtocolError(f"a broker answered with {type(response).__name__}")
-            row = error_code(response.error_code)
-            if row.code == codes.NONE:
-                return response
-            raise _token_error(done, row.code)
 
-        return self._requests.until_answered(request, answer)
+def _response(done: str, future: RequestFuture, kind: type[_TokenResponse]) -> _TokenResponse:
+    """Return the response to a request. Raise the error of the request or of the broker."""
+    response = future.response
+    if not isinstance(response, kind):
+        raise ProtocolError(f"a broker answered with {type(response).__name__}")
+    if response.error_code != codes.NONE:
+        raise _token_error(done, response.error_code)
+    return response
 
 
 def _token(

@@ -41,6 +41,8 @@ _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
+# How long a broker that restarts may be missing for the replication factor of new topics.
+_RESTART_S: Final = 15.0
 # The error codes about the configuration of a new topic, not about its name.
 _CONFIG_ERRORS: Final = frozenset(
     (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
@@ -170,7 +172,27 @@ class TopicRequests:
         return last_error
 
     def check_creation(self, new: NewTopic) -> None:
-        """Raise the brokers' error if they reject topics with these properties."""
+        """Raise the brokers' error if they reject topics with these properties.
+
+        Brokers return INVALID_REPLICATION_FACTOR also while another broker restarts. So repeat the
+        request after this error, and raise the error only after `_RESTART_S`.
+        """
+        error = self._rejection(new, None)
+        attempts, until = 0, self._requests.time_in(_RESTART_S)
+        while error is not None and error.code == codes.INVALID_REPLICATION_FACTOR:
+            if not self._requests.pause(attempts, until):
+                break
+            error = self._rejection(new, error)
+            attempts += 1
+        if error is not None:
+            raise error
+
+    def _rejection(self, new: NewTopic, last_error: ApiException | None) -> ApiException | None:
+        """Send one validate-only request, and return the brokers' error about the properties.
+
+        Return None if there is none. last_error: the error of the last request; it is returned if
+        this request times out.
+        """
         request = CreateTopicsRequest(
             topics=[new.named(f"pykafka-{uuid.uuid4().hex}")],
             timeout_ms=self._request_timeout_ms,
@@ -185,12 +207,15 @@ class TopicRequests:
             message = f"{failure}{error}{hint if new.min_version else ''}"
             raise api_exception(error.code, message, api="CreateTopics") from None
         except ApiException as error:
+            if last_error is not None and isinstance(error, TimeoutException):
+                return last_error
             logger.info("the settings of new topics were not checked: %s", error)
-            return
+            return None
         for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
             if result.error_code in _CONFIG_ERRORS:
                 message = failure + _reason(result)
-                raise api_exception(result.error_code, message, api="CreateTopics")
+                return api_exception(result.error_code, message, api="CreateTopics")
+        return None
 
     def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
         found = f"no broker listed topic {name}" if error is None else str(error)

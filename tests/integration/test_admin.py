@@ -176,7 +176,7 @@ def test_settings_of_topics_that_have_no_name_yet_are_looked_at_and_nothing_is_m
     cluster: KafkaCluster, new: NewTopic, said: str
 ) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    with KafkaAdmin(config(cluster.bootstrap)) as admin:
+    with KafkaAdmin(config(cluster.bootstrap, max_block_ms="5000")) as admin:
         admin.topics([])
         admin.check_creation(NewTopic(partitions=3, configs=(("retention.ms", "5000"),)))
         with pytest.raises(ApiException, match=rf"^topics cannot be created with {said}"):

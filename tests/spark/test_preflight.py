@@ -236,7 +236,7 @@ def test_wrong_settings_of_topics_that_rows_name_are_refused_on_the_driver(
             "created with topic.config.max.massage.bytes=1: INVALID_CONFIG (40), Unknown topic c",
         ),
         (
-            {"topic_replication": "9"},
+            {"topic_replication": "9", "kafka_max_block_ms": "5000"},
             "created with topic.replication=9: INVALID_REPLICATION_FACTOR (38), ",
         ),
     ):

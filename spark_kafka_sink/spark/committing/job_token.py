@@ -113,10 +113,11 @@ def _expire(kept: _Kept) -> None:
             try:
                 admin.expire_delegation_token(kept.token.hmac)
             except ApiException as error:
-                # The token was created a moment ago, and this broker may not know it yet.
-                is_new = is_fresh(kept.token, time.time() * 1000)
-                if error.code != DELEGATION_TOKEN_NOT_FOUND or not is_new:
+                if error.code != DELEGATION_TOKEN_NOT_FOUND:
                     raise
+                if not is_fresh(kept.token, time.time() * 1000):
+                    return  # somebody has expired it
+                # The token was created a moment ago, and this broker may not know it yet.
                 time.sleep(_PAUSE_S)
             else:
                 return

@@ -297,13 +297,15 @@ def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
 
 def _described(admin: KafkaAdmin, known: Note) -> _SharedToken | None:
     """Return the token of an entry in the file, or None if the brokers do not know the token."""
+    # If the clock was set back, the token may seem to be new for much longer than FRESH_MS.
+    end_s = time.monotonic() + FRESH_MS / 1000
     while True:
         for token in admin.describe_delegation_token():
             if token.token_id == known.token_id:
                 life = TokenLife.known(token, known.renewed_ms, known.ahead_ms)
                 return _SharedToken(life, known.ahead_ms, known.retry_at_ms)
         # The broker may not know a very new token yet.
-        if _now_ms() >= known.renewed_ms + FRESH_MS:
+        if _now_ms() >= known.renewed_ms + FRESH_MS or time.monotonic() >= end_s:
             return None
         time.sleep(_PAUSE_S)
 
@@ -345,7 +347,7 @@ def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
         # reference got another value, such as a new password.
         found = notes.of_login(_login(config, identity))
     if not found:
-        return min(_LOOK_S, max(_FIRST_LOOK_S, 2 * waited_s))
+        return longer_wait_s(waited_s)
     now_ms = _now_ms()
     valid = [each for each in found if now_ms < each.expires_ms]
     if not valid:
@@ -362,6 +364,14 @@ def renew_for_write(options: SinkOptions, waited_s: float = 0.0) -> float:
             renewed = _renewed_note(admin, begun)
         _replace_note(config, begun, renewed)
     return _FIRST_LOOK_S
+
+
+def longer_wait_s(waited_s: float) -> float:
+    """Return the seconds until the next call of `renew_for_write`, twice as many as the last time.
+
+    waited_s: 0 for the first time.
+    """
+    return min(_LOOK_S, max(_FIRST_LOOK_S, 2 * waited_s))
 
 
 def _renewed_note(admin: KafkaAdmin, note: Note) -> Note | None:

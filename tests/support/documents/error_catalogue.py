@@ -671,12 +671,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A topic that cannot be created",
             (
-                "The brokers rejected the config in `topic.*`, or the user is not allowed to "
-                "create topics."
+                "The brokers rejected the config in `topic.*`, for example because too few brokers "
+                "run for the replication factor. Or the user is not allowed to create topics."
             ),
             "Correct the options, grant CREATE, or create the topic yourself.",
             places=(
-                "admin/topic_requests.py:TopicRequests.check_creation",
+                "admin/topic_requests.py:TopicRequests._rejection",
                 "admin/topic_requests.py:_creation_error",
             ),
             tests=(

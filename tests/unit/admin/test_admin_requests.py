@@ -17,6 +17,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, admin_requests
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ApiException, TimeoutException, error_code
+from spark_kafka_sink.model import Secret
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.admin_messages import (
     CreatableTopicResult,
@@ -26,6 +27,8 @@ from spark_kafka_sink.wire.admin_messages import (
 from spark_kafka_sink.wire.delegation_token_messages import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
 )
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import (
@@ -40,7 +43,11 @@ MAX_BLOCK_S = 1.0
 
 
 class Network:
-    """Replaces ConsumerNetworkClient: every request is answered after a while, or never."""
+    """Replaces ConsumerNetworkClient: every request is answered after a while, or never.
+
+    restarts_until: until then, too few brokers run to create a topic. expire_errors: the error code
+    of each response to ExpireDelegationToken; None for a response that is lost.
+    """
 
     def __init__(
         self, clock: Clock, answer_s: float | None, creation_error: int = codes.REQUEST_TIMED_OUT
@@ -48,6 +55,8 @@ class Network:
         self._clock = clock
         self._answer_s = answer_s
         self._creation_error = creation_error
+        self.restarts_until = 0.0
+        self.expire_errors: list[int | None] = []
         self.broker_ids = [1]
         self.asked: list[Request] = []
 
@@ -56,9 +65,23 @@ class Network:
         request = ClientRequest(node_id=node_id, message=message, min_version=min_version)
         future = RequestFuture(request, float("inf"))
         self.asked.append(message)
-        answer = _answer(message, self._creation_error, self.broker_ids)
-        self._clock.after(self._answer_s, lambda: future.complete(answer))
+        self._clock.after(self._answer_s, self._end_of(future))
         return future
+
+    def _end_of(self, future: RequestFuture) -> Callable[[], None]:
+        message = future.request.message
+        if isinstance(message, ExpireDelegationTokenRequest):
+            code = self.expire_errors.pop(0)
+            if code is None:
+                return lambda: future.fail(codes.NETWORK_EXCEPTION, "the connection was closed", 1)
+            expired = ExpireDelegationTokenResponse(
+                error_code=code, expiry_timestamp_ms=0, throttle_time_ms=0
+            )
+            return lambda: future.complete(expired)
+        restarts = self._clock.now < self.restarts_until
+        creation_error = codes.INVALID_REPLICATION_FACTOR if restarts else self._creation_error
+        answer = _answer(message, creation_error, self.broker_ids)
+        return lambda: future.complete(answer)
 
     def poll(self, timeout_s: float) -> None:
         """Let time pass up to the next answer, or to the end of the time limit."""
@@ -138,10 +161,12 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)
 
 
-def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
+def admin_of(
+    network: Network, monkeypatch: pytest.MonkeyPatch, max_block_s: float = MAX_BLOCK_S
+) -> KafkaAdmin:
     """Make one that talks to a network of the test."""
     monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: network)
-    config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
+    config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": max_block_s * 1000})
     return KafkaAdmin(config)
 
 
@@ -161,6 +186,7 @@ def test_a_broker_with_the_id_of_a_bootstrap_address_is_ignored(
 def test_what_is_said_against_settings_is_raised(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
+    began = clock.now
     network = Network(clock, 0.0, code)
     with admin_of(network, monkeypatch) as asked, pytest.raises(ApiException) as refused:
         asked.check_creation(NewTopic(partitions=7, replication=2, configs=(("a.b", "c"),)))
@@ -170,6 +196,48 @@ def test_what_is_said_against_settings_is_raised(
         f"topic.config.a.b=c: {error_code(code).name} ({code})"
     )
     assert f"{'x' * 1000}…" in str(refused.value), "a broker's words are cut"
+    may_be_temporary = code == codes.INVALID_REPLICATION_FACTOR
+    assert clock.now - began == pytest.approx(MAX_BLOCK_S if may_be_temporary else 0.0)
+
+
+@pytest.mark.parametrize("code", [codes.NONE, 41])  # 41: NOT_CONTROLLER
+def test_a_broker_that_restarts_fails_no_write(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    network = Network(clock, 0.0, code)
+    network.restarts_until = clock.now + MAX_BLOCK_S / 2
+    with admin_of(network, monkeypatch) as asked:
+        asked.check_creation(NewTopic(replication=3))
+    assert clock.now >= network.restarts_until
+    assert len(network.asked) > 1
+
+
+def test_a_broker_that_restarts_until_the_end_does_not_hide_a_wrong_replication_factor(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = clock.now
+    # The second response would come after max.block.ms.
+    network = Network(clock, MAX_BLOCK_S * 0.6, codes.INVALID_REPLICATION_FACTOR)
+    with (
+        admin_of(network, monkeypatch) as asked,
+        pytest.raises(ApiException, match="INVALID_REPLICATION_FACTOR"),
+    ):
+        asked.check_creation(NewTopic(replication=9))
+    assert len(network.asked) == 2
+    assert clock.now - began == pytest.approx(MAX_BLOCK_S)
+
+
+def test_a_wrong_replication_factor_is_reported_long_before_max_block_ms(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = clock.now
+    network = Network(clock, 0.0, codes.INVALID_REPLICATION_FACTOR)
+    with (
+        admin_of(network, monkeypatch, max_block_s=60.0) as asked,
+        pytest.raises(ApiException, match="INVALID_REPLICATION_FACTOR"),
+    ):
+        asked.check_creation(NewTopic(replication=9))
+    assert clock.now - began == pytest.approx(15.0)
 
 
 def test_of_many_settings_that_are_rejected_ten_are_named(
@@ -228,3 +296,34 @@ def test_a_call_that_times_out_names_the_error_for_which_it_was_repeated(
     ):
         asked.describe_delegation_token()
     assert isinstance(late.value.__cause__, ApiException)
+
+
+TOKEN_HMAC = Secret("aG1hYw==")
+
+
+def test_a_token_is_expired_once_though_the_response_is_lost(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(clock, 0.0)
+    network.expire_errors = [None, codes.DELEGATION_TOKEN_NOT_FOUND]
+    with admin_of(network, monkeypatch) as asked:
+        asked.expire_delegation_token(TOKEN_HMAC)
+    assert network.expire_errors == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [codes.DELEGATION_TOKEN_NOT_FOUND],
+        [None, codes.DELEGATION_TOKEN_OWNER_MISMATCH],
+    ],
+)
+def test_a_token_that_is_not_expired_is_an_error(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: list[int | None]
+) -> None:
+    network = Network(clock, 0.0)
+    network.expire_errors = list(answers)
+    with admin_of(network, monkeypatch) as asked, pytest.raises(ApiException) as refused:
+        asked.expire_delegation_token(TOKEN_HMAC)
+    assert refused.value.code == answers[-1]
+    assert str(refused.value).startswith("the delegation token cannot be expired: ")

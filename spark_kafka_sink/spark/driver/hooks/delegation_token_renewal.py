@@ -19,15 +19,17 @@ from spark_kafka_sink.logs import safe_logging, warnings_disabled
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import options_of_user
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.planning.task_tokens import forget_write, renew_for_write
+from spark_kafka_sink.spark.planning.task_tokens import (
+    forget_write,
+    longer_wait_s,
+    renew_for_write,
+)
 from spark_kafka_sink.spark.session import is_connect
 
 logger = logging.getLogger(__name__)
 
 # The name, in lower case, of the option with which a write uses a delegation token.
 _OPTION: Final = "delegationtoken"
-# The time from a failed renewal to the next attempt.
-_RETRY_S: Final = 60.0
 
 
 @contextmanager
@@ -83,12 +85,14 @@ def _run(given: Mapping[str, str], is_over: Callable[[float], bool]) -> None:
             options = sink_options(own)
         if options.delegation_token_mechanism is None:
             return
-        wait_s = 0.0
+        wait_s = failed_s = 0.0
         while not is_over(wait_s):
             try:
                 wait_s = renew_for_write(options, wait_s)
+                failed_s = 0.0
             except Exception as error:  # noqa: BLE001 - such as an OSError of the driver's folder
-                wait_s = _RETRY_S
+                # The next look is soon: `retry_at_ms` limits how often the brokers are asked.
+                wait_s = failed_s = longer_wait_s(failed_s)
                 why = error if isinstance(error, KafkaException) else type(error).__name__
                 with safe_logging():
                     logger.warning(

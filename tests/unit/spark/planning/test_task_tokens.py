@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 import stat
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +43,8 @@ from spark_kafka_sink.network.oauth import user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import replays, session
 from spark_kafka_sink.spark.committing import exactly_once_commit, job_commit, job_token
+from spark_kafka_sink.spark.driver.hooks import delegation_token_renewal
+from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renew_token_of_query
 from spark_kafka_sink.spark.micro_batch import MicroBatch, batch_id_option, query_option
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import (
@@ -107,11 +109,13 @@ def user_of(config: ProducerConfig) -> str:
 class Brokers:
     """The tokens of a cluster; its clock is behind the driver's.
 
-    later: the calls of Describe that do not show a new token yet. failure: what every call raises.
-    meanwhile: called during every call.
+    lives_ms: how long a token is valid without a renewal. later: the calls of Describe that do not
+    show a new token yet. failure: what every call raises. meanwhile: called during every call.
     """
 
     now_ms: int = 1_000_000_000_000
+    lives_ms: int = 24 * HOUR_MS
+    passed_s: float = 0.0
     behind_ms: int = 5 * HOUR_MS
     later: int = 0
     failure: KafkaException | None = None
@@ -133,6 +137,12 @@ class Brokers:
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""
         self.now_ms += round(seconds * 1000)
+        self.passed_s += seconds
+
+    def set_clock_back(self, ms: int) -> None:
+        """Set the driver's clock back, but not that of the brokers."""
+        self.now_ms -= ms
+        self.behind_ms -= ms
 
 
 @dataclass
@@ -170,7 +180,7 @@ class Admin:
             hmac=Secret(base64.b64encode(token_id.encode() * 3).decode()),
             owner=f"User:{self.user}",
             issue_timestamp_ms=brokers.here_ms,
-            expiry_timestamp_ms=brokers.here_ms + 24 * HOUR_MS,
+            expiry_timestamp_ms=brokers.here_ms + brokers.lives_ms,
             max_timestamp_ms=brokers.here_ms + 7 * 24 * HOUR_MS,
         )
         brokers.tokens[made.hmac.value] = self.user, made
@@ -181,7 +191,7 @@ class Admin:
         self._call("renew")
         user, token = self._found(hmac)
         here_ms = self.brokers.here_ms
-        expiry_ms = min(here_ms + 24 * HOUR_MS, token.max_timestamp_ms)
+        expiry_ms = min(here_ms + self.brokers.lives_ms, token.max_timestamp_ms)
         self.brokers.tokens[hmac.value] = user, replace(token, expiry_timestamp_ms=expiry_ms)
         return expiry_ms
 
@@ -218,7 +228,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers
         monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
     # Of these modules alone: threads that other tests have left sleep too, and would pass the time.
     clock = SimpleNamespace(
-        time=lambda: made.now_ms / 1000, sleep=made.pass_time, monotonic=time.monotonic
+        time=lambda: made.now_ms / 1000, sleep=made.pass_time, monotonic=lambda: made.passed_s
     )
     for module in (task_tokens, job_token):
         monkeypatch.setattr(module, "time", clock)
@@ -311,6 +321,16 @@ def test_a_token_that_brokers_do_not_show_yet_is_waited_for(brokers: Brokers) ->
     brokers.pass_time(FRESH_MS / 1000)
     brokers.later = 1
     assert shared() != first
+
+
+def test_a_clock_that_was_set_back_delays_no_micro_batch_for_long(brokers: Brokers) -> None:
+    first = shared()
+    new_process()
+    brokers.tokens.clear()
+    brokers.set_clock_back(HOUR_MS)
+    before_s = brokers.passed_s
+    assert shared() != first
+    assert brokers.passed_s - before_s == pytest.approx(FRESH_MS / 1000, abs=0.1)
 
 
 def test_users_and_clusters_have_tokens_of_their_own(brokers: Brokers) -> None:
@@ -738,6 +758,36 @@ def test_the_tokens_of_a_running_write_are_renewed_after_its_password_has_change
     assert brokers.created == 3
 
 
+def test_one_renewal_that_fails_lets_no_token_expire(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.lives_ms = 100_000
+    given = GIVEN | {"pykafka.write.id": "one"}
+    token = of_job(sink_options(given))
+    monkeypatch.setattr(delegation_token_renewal, "time", SimpleNamespace(sleep=brokers.pass_time))
+    brokers.failure = TimeoutException("no controller")
+
+    class Query:
+        """A query that runs for ten minutes; the brokers are back after its first failure."""
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802 - Spark's name
+            if brokers.calls.count("describe") == 1:
+                brokers.failure = None
+            left_ms.append(
+                brokers.tokens[token.hmac.value][1].expiry_timestamp_ms - brokers.here_ms
+            )
+            return brokers.passed_s < 600
+
+    left_ms: list[int] = []
+    renew_token_of_query(Query(), {name.lower(): value for name, value in given.items()})
+    for each in threading.enumerate():
+        if each.name == "kafka-delegation-token":
+            each.join(60)
+    assert brokers.passed_s >= 600
+    assert min(left_ms) > 0
+
+
 def test_a_job_whose_token_is_not_noted_says_so(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1057,7 +1107,18 @@ def test_a_token_that_somebody_has_expired_delays_no_commit(
     brokers.pass_time(FRESH_MS / 1000)
     token.expire()
     assert brokers.calls == ["create", "expire"]
-    assert "gone" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
+
+
+def test_a_new_token_that_somebody_has_expired_is_no_failure(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, token = with_job_token(options())
+    assert token is not None
+    brokers.tokens.clear()
+    token.expire()
+    assert brokers.passed_s == pytest.approx(FRESH_MS / 1000)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_job_goes_on_where_its_credentials_cannot_be_kept(

@@ -71,7 +71,7 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> Renewals:
     made = Renewals()
     monkeypatch.setattr(delegation_token_renewal, "renew_for_write", made.renew)
     monkeypatch.setattr(delegation_token_renewal, "forget_write", made.forget)
-    monkeypatch.setattr(delegation_token_renewal, "_RETRY_S", NO_WAIT_S)
+    monkeypatch.setattr(delegation_token_renewal, "longer_wait_s", lambda _: NO_WAIT_S)
     return made
 
 
