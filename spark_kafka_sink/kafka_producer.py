@@ -54,6 +54,9 @@ class KafkaProducer(BaseProducer):
     no thread or socket can be created. Before the error is raised, everything that was created is
     closed.
 
+    The producer's `close` also closes the Python objects, but not an object that an option contains
+    by its name, because other producers may use it.
+
     The end of a ``with`` block closes the producer, even after an error. Records that were sent
     before the error are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a
     program ends without `close`, delivery also takes at most 5 s, and the number of lost records is

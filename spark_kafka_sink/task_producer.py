@@ -20,7 +20,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     IllegalArgumentException,
     IllegalStateException,
-    KafkaException,
     Option,
 )
 from spark_kafka_sink.model import (
@@ -38,8 +37,7 @@ from spark_kafka_sink.model import (
     checked_number,
 )
 from spark_kafka_sink.network.security import login_identity
-from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
-from spark_kafka_sink.plugins.loading import close_plugin
+from spark_kafka_sink.plugins.batch_partitioner import OwnPartitioner
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.delivery_progress import DeliveryProgress
 from spark_kafka_sink.records.record_limits import RecordLimits
@@ -78,7 +76,7 @@ class TaskProducer(BaseProducer):
         self._joined: JoinedTransaction | None = None
         super().__init__(
             config,
-            _OwnPartitioner(config),
+            OwnPartitioner(config.partitioner_class),
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
             identity=identity,
@@ -221,18 +219,3 @@ class TaskProducer(BaseProducer):
         """The sum of the throttle times of all Produce responses, in milliseconds."""
         self._caller.check_process()
         return self._state.metrics.throttle_time_ms
-
-
-class _OwnPartitioner:
-    """The user's own partitioner, if partitioner.class names one."""
-
-    def __init__(self, config: ProducerConfig) -> None:
-        self.partitioner = load_partitioner(config.partitioner_class)
-        self._is_closed = False
-
-    def close(self) -> KafkaException | None:
-        """Close the partitioner once. Return its error, if any."""
-        if self.partitioner is None or self._is_closed:
-            return None
-        self._is_closed = True
-        return close_plugin(PARTITIONER_CLASS, self.partitioner)

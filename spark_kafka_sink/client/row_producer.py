@@ -84,10 +84,9 @@ class RowProducer:
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
-        by_key, by_value = user_code.key_serializer, user_code.value_serializer
-        self._key_serializer = None if by_key is None else by_key.serialize
-        self._value_serializer = None if by_value is None else by_value.serialize
-        self._serializes = by_key is not None or by_value is not None
+        self._key_serializer = user_code.key_serializer
+        self._value_serializer = user_code.value_serializer
+        self._serializes = not (self._key_serializer is None and self._value_serializer is None)
         self._interceptors = user_code.interceptors
         self._partitioning = feeder.partitioning
         self._queues: dict[str, RowQueue] = {}

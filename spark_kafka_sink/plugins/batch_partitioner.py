@@ -23,8 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
-from spark_kafka_sink.errors import ConfigException, DataException, Option, message_of
-from spark_kafka_sink.plugins.loading import instance, name_user_code
+from spark_kafka_sink.errors import (
+    ConfigException,
+    DataException,
+    KafkaException,
+    Option,
+    message_of,
+)
+from spark_kafka_sink.plugins.loading import OwnedPlugins, name_user_code
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import uses_keys
@@ -38,15 +44,16 @@ PARTITIONER_CLASS: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
 
 
-def load_partitioner(given: object) -> BatchPartitioner | None:
+def load_partitioner(given: object, owned: OwnedPlugins) -> BatchPartitioner | None:
     """Return the callable that partitioner.class names; None for a built-in partitioner.
 
-    Raise ConfigException if it cannot be loaded or called.
+    owned: gets the object if the producer must close it. Raise ConfigException if it cannot be
+    loaded or called.
     """
     option = str(Option(PARTITIONER_CLASS))
     if not names_own_partitioner(given):
         return None
-    partitioner, _ = instance(option, given)
+    partitioner, _ = owned.instance(option, given)
     if not callable(partitioner):
         message = (
             f"{option} is {given!r}, which cannot be called: expected a callable that takes "
@@ -54,6 +61,27 @@ def load_partitioner(given: object) -> BatchPartitioner | None:
         )
         raise ConfigException(message)
     return partitioner
+
+
+class OwnPartitioner:
+    """The user's own partitioner, without other user code.
+
+    given: the value of partitioner.class. partitioner: the callable; None for a built-in
+    partitioner. Raise ConfigException if it cannot be loaded or called. If this call has
+    instantiated it, it is closed before.
+    """
+
+    def __init__(self, given: object) -> None:
+        self._owned = OwnedPlugins()
+        try:
+            self.partitioner = load_partitioner(given, self._owned)
+        except BaseException:
+            self._owned.close()
+            raise
+
+    def close(self) -> KafkaException | None:
+        """Close the partitioner once, unless an import found it. Log and return its error."""
+        return self._owned.close()
 
 
 def with_partitions(
@@ -201,7 +229,7 @@ def key_hashes(keys: pa.Array) -> pa.Array:
     return pa.array(to_positive(murmur2(column)).astype(np.int32), mask=mask)
 
 
-_load = cache(load_partitioner)
+_load = cache(OwnPartitioner)
 
 
 def own_partitions(
@@ -215,7 +243,7 @@ def own_partitions(
     partition count is null. Raise ConfigException if the partitioner cannot be loaded, and
     DataException if it returns an invalid partition. Exceptions of the partitioner propagate.
     """
-    partitioner = _load(name)
+    partitioner = _load(name).partitioner
     if partitioner is None:
         message = (
             f"{Option(PARTITIONER_CLASS)} is {name!r}: expected the name of a Python callable as "

@@ -8,18 +8,15 @@ the caller. In the I/O thread, it is only logged.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import ProducerRecord, RecordMetadata
-from spark_kafka_sink.plugins import loading
+from spark_kafka_sink.plugins.loading import INTERCEPTORS, OwnedPlugins, configure
 from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
 
 logger = logging.getLogger(__name__)
-
-INTERCEPTORS = "interceptor.classes"
 
 
 class ProducerInterceptor:
@@ -47,7 +44,11 @@ class ProducerInterceptor:
         """
 
     def close(self) -> None:
-        """Release resources. It is called when the producer is closed."""
+        """Release resources. It is called when the producer is closed.
+
+        It is not called for an object that interceptor.classes contains by its name, because other
+        producers may use this object.
+        """
 
 
 class ProducerInterceptors:
@@ -55,7 +56,6 @@ class ProducerInterceptors:
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
-        self._open = deque(self._interceptors)
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -99,26 +99,20 @@ class ProducerInterceptors:
         calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]
         return call_in_caller("interceptor", calls, unsent_metadata(topic, partition), error)
 
-    def close(self) -> BaseException | None:
-        """Close each interceptor once. Return the exception that the caller must raise, if any."""
-        return call_in_caller("interceptor", self._closes())
-
-    def _closes(self) -> Iterator[Callable[[], None]]:
-        while self._open:
-            yield self._open.popleft().close
-
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
     """Return the metadata of a record that was not written; offset, timestamp and sizes are -1."""
     return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
 
 
-def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
+def load_interceptors(
+    given: object, configs: Mapping[str, object], owned: OwnedPlugins
+) -> ProducerInterceptors:
     """Return the chain for the value of interceptor.classes.
 
     given: a list of objects, classes and names, or a str of names separated by commas. A class or a
-    name that is repeated is instantiated once. Raise ConfigException if an interceptor cannot be
-    loaded.
+    name that is repeated is instantiated once. owned: gets the objects that the producer must
+    close. Raise ConfigException if an interceptor cannot be loaded.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -126,17 +120,13 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
         message = f"{INTERCEPTORS} is {given!r}: expected a list"
         raise ConfigException(message)
     chain: list[ProducerInterceptor] = []
-    try:
-        for item in _each_once(given):
-            interceptor, made = loading.instance(INTERCEPTORS, item)
-            if made:
-                loading.configure(interceptor, configs)
-            if not isinstance(interceptor, ProducerInterceptor):
-                interceptor = _Adapted(interceptor)
-            chain.append(interceptor)
-    except BaseException:
-        ProducerInterceptors(chain).close()  # only the first exception is raised
-        raise
+    for item in _each_once(given):
+        interceptor, made = owned.instance(INTERCEPTORS, item)
+        if made:
+            configure(interceptor, configs)
+        if not isinstance(interceptor, ProducerInterceptor):
+            interceptor = _Adapted(interceptor)
+        chain.append(interceptor)
     return ProducerInterceptors(chain)
 
 
@@ -158,12 +148,12 @@ def _each_once(given: Iterable[object]) -> Iterator[object]:
 class _Adapted(ProducerInterceptor):
     """An interceptor that wraps an object with only some of an interceptor's methods."""
 
-    _METHODS = ("on_send", "on_acknowledgement", "close")
+    _METHODS = ("on_send", "on_acknowledgement")
 
     def __init__(self, wrapped: object) -> None:
         self._wrapped = wrapped
         methods = {name: getattr(wrapped, name) for name in self._METHODS if hasattr(wrapped, name)}
-        if not methods.keys() & {"on_send", "on_acknowledgement"}:
+        if not methods:
             message = (
                 f"{INTERCEPTORS} has {wrapped!r}, which has neither on_send nor on_acknowledgement"
             )

@@ -1,4 +1,4 @@
-"""Load a user's object; an option contains it, its class, or a name as ``module.Name``."""
+"""Load and close a user's object; an option contains it, its class, or a name ``module.Name``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from spark_kafka_sink.logs import may_be_key, safe_logging, shown_value
 from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
+
+INTERCEPTORS: Final = "interceptor.classes"
 
 # What to use in place of a Java class, by the end of the option's name.
 _IN_PLACE_OF_JAVA: Final = {
@@ -71,8 +73,54 @@ def _expected(option: str, given: str, *, is_missing: bool) -> str:
     return no_java if is_java_class(given) else f"{expected}. If it is a Java class: {no_java}"
 
 
-def instance(option: str, given: object) -> tuple[object, bool]:
-    """Return the object for the value of an option, and whether this call instantiated it."""
+class OwnedPlugins:
+    """The user's objects that a producer closes.
+
+    These are the objects that the producer instantiated, and the objects that its caller passed. An
+    object that an import found stays open, because other producers may use it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[str, object]] = {}
+
+    def instance(self, option: str, given: object) -> tuple[object, bool]:
+        """Return the object for the value of an option, and whether this call instantiated it.
+
+        Raise ConfigException if it cannot be imported or instantiated.
+        """
+        plugin, made = _instance(option, given)
+        if made or not isinstance(given, str):
+            # An object with several roles is closed once. The error of its close is that of the
+            # last role.
+            self._open[id(plugin)] = (option, plugin)
+        return plugin, made
+
+    def close(self) -> KafkaException | None:
+        """Close each object once, in the order in which they were loaded.
+
+        Errors are logged. Return the first of them that is not an interceptor's. If an object
+        raises a BaseException that is not an Exception, such as SystemExit, raise it after all
+        objects are closed.
+        """
+        failures: list[KafkaException] = []
+        raised: BaseException | None = None
+        for key in tuple(self._open):
+            found = self._open.pop(key, None)
+            if found is None:  # another call closes it
+                continue
+            option, plugin = found
+            try:
+                failure = close_plugin(option, plugin)
+                if failure is not None and option != INTERCEPTORS:
+                    failures.append(failure)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error if raised is None else raised
+        if raised is not None:
+            raise raised
+        return next(iter(failures), None)
+
+
+def _instance(option: str, given: object) -> tuple[object, bool]:
     found = load(option, given)
     if not isinstance(found, type):
         return found, False

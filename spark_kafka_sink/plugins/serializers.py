@@ -7,19 +7,12 @@ Without a serializer, bytes, str (encoded as UTF-8) and None are accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from spark_kafka_sink.errors import ConfigException, SerializationException, message_of
 from spark_kafka_sink.plugins import loading
 
 Serializer: TypeAlias = Callable[[str, object], bytes | None]
-
-
-class LoadedSerializer(NamedTuple):
-    """A serializer: the function to call, and the user's object, which the producer closes."""
-
-    serialize: Serializer
-    plugin: object
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
@@ -50,16 +43,17 @@ def _utf8(option: str, text: str) -> bytes:
 
 
 def load_serializer(
-    option: str, given: object, configs: Mapping[str, object]
-) -> LoadedSerializer | None:
+    option: str, given: object, configs: Mapping[str, object], owned: loading.OwnedPlugins
+) -> Serializer | None:
     """Return the serializer for the value of an option; None if the value is None.
 
     option: key.serializer or value.serializer. given: an object, a class, or a name
-    ``module.Name``. Raise ConfigException if it cannot be loaded.
+    ``module.Name``. owned: gets the object if the producer must close it. Raise ConfigException if
+    it cannot be loaded.
     """
     if given is None:
         return None
-    plugin, made = loading.instance(option, given)
+    plugin, made = owned.instance(option, given)
     if made:
         loading.configure(plugin, configs, option.startswith("key"))
     serialize = getattr(plugin, "serialize", None)
@@ -71,8 +65,8 @@ def load_serializer(
         raise ConfigException(message)
     if serialize is None:
         function: Callable[[object], object] = plugin  # type: ignore[assignment] # callable above
-        return LoadedSerializer(_named(option, plugin, lambda _, value: function(value)), plugin)
-    return LoadedSerializer(_named(option, plugin, serialize), plugin)
+        return _named(option, plugin, lambda _, value: function(value))
+    return _named(option, plugin, serialize)
 
 
 def _named(option: str, plugin: object, serialize: Callable[[str, object], object]) -> Serializer:

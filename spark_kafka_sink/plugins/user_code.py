@@ -1,7 +1,8 @@
 """The user code of a producer: serializers, interceptors and a partitioner.
 
-The objects are created from the configuration, and each is closed once when the producer is closed.
-If closing one of them raises, the others are closed nevertheless (closeQuietly of the Java client).
+The objects are created from the configuration. Each is closed once when the producer is closed, but
+an object that was imported by its name stays open, because other producers may use it. If closing
+one of them raises, the others are closed nevertheless (closeQuietly of the Java client).
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     BatchPartitioner,
     load_partitioner,
 )
-from spark_kafka_sink.plugins.interceptors import (
-    INTERCEPTORS,
-    ProducerInterceptors,
-    load_interceptors,
-)
-from spark_kafka_sink.plugins.loading import close_plugin
-from spark_kafka_sink.plugins.serializers import LoadedSerializer, load_serializer
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptors, load_interceptors
+from spark_kafka_sink.plugins.loading import INTERCEPTORS, OwnedPlugins
+from spark_kafka_sink.plugins.serializers import Serializer, load_serializer
 
 KEY_SERIALIZER = "key.serializer"
 VALUE_SERIALIZER = "value.serializer"
@@ -43,7 +40,8 @@ class UserCode:
 
     An attribute is None or empty if the configuration does not set it. given: the configuration.
     key_serializer, value_serializer: used instead of the options if they are not None. Raise
-    ConfigException if an object cannot be loaded; the objects that were loaded before are closed.
+    ConfigException if an object cannot be loaded. Before that, this object and those that were
+    loaded before are closed.
     """
 
     def __init__(
@@ -55,14 +53,22 @@ class UserCode:
     ) -> None:
         self.interceptors = ProducerInterceptors()
         self.partitioner: BatchPartitioner | None = None
-        self.key_serializer: LoadedSerializer | None = None
-        self.value_serializer: LoadedSerializer | None = None
-        self._closed: set[int] = set()
+        self.key_serializer: Serializer | None = None
+        self.value_serializer: Serializer | None = None
+        self._owned = owned = OwnedPlugins()
+        if key_serializer is None:
+            key_serializer = given.get(KEY_SERIALIZER)
+        if value_serializer is None:
+            value_serializer = given.get(VALUE_SERIALIZER)
         try:
-            self.partitioner = load_partitioner(given.get(PARTITIONER_CLASS))
-            self.key_serializer = _serializer(KEY_SERIALIZER, key_serializer, given)
-            self.value_serializer = _serializer(VALUE_SERIALIZER, value_serializer, given)
-            self.interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
+            # They are closed in the order in which they are loaded here. It is that of the Java
+            # client's close.
+            self.interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given, owned)
+            self.key_serializer = load_serializer(KEY_SERIALIZER, key_serializer, given, owned)
+            self.value_serializer = load_serializer(
+                VALUE_SERIALIZER, value_serializer, given, owned
+            )
+            self.partitioner = load_partitioner(given.get(PARTITIONER_CLASS), owned)
         except BaseException:
             self.close()
             raise
@@ -73,28 +79,4 @@ class UserCode:
         If an object raises a BaseException that is not an Exception, such as SystemExit, raise it
         after all objects are closed.
         """
-        raised = self.interceptors.close()
-        failures: list[KafkaException] = []
-        plugins = {
-            PARTITIONER_CLASS: self.partitioner,
-            VALUE_SERIALIZER: self.value_serializer and self.value_serializer.plugin,
-            KEY_SERIALIZER: self.key_serializer and self.key_serializer.plugin,
-        }
-        # An object with several roles is closed once, in the first of its roles.
-        once = {id(plugin): (option, plugin) for option, plugin in plugins.items()}
-        for option, plugin in reversed(once.values()):
-            if id(plugin) in self._closed:
-                continue
-            self._closed.add(id(plugin))
-            try:
-                failure = close_plugin(option, plugin)
-                failures += [] if failure is None else [failure]
-            except BaseException as error:  # noqa: BLE001 - raised below
-                raised = error if raised is None else raised
-        if raised is not None:
-            raise raised
-        return next(iter(failures), None)
-
-
-def _serializer(option: str, instance: object, given: Mapping[str, Any]) -> LoadedSerializer | None:
-    return load_serializer(option, given.get(option) if instance is None else instance, given)
+        return self._owned.close()

@@ -112,13 +112,16 @@ _found: CheckCache[_Asked, _Found] = CheckCache()
 
 @name_kafka_options()
 def check_partitioner(options: SinkOptions) -> None:
-    """Raise ConfigException if kafka.partitioner.class cannot be imported."""
+    """Raise ConfigException if kafka.partitioner.class cannot be imported, made or called.
+
+    If it is a class, an instance is made and closed. An error of its close is only logged.
+    """
     given = options.producer.partitioner_class
     if names_own_partitioner(given):
         # This import loads pyarrow, which planning does not need otherwise.
-        from spark_kafka_sink.plugins.batch_partitioner import load_partitioner  # noqa: PLC0415
+        from spark_kafka_sink.plugins.batch_partitioner import OwnPartitioner  # noqa: PLC0415
 
-        load_partitioner(given)
+        OwnPartitioner(given).close()
 
 
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:

@@ -494,7 +494,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "plugins/loading.py:load",
                 "plugins/loading.py:_expected",
-                "plugins/loading.py:instance",
+                "plugins/loading.py:_instance",
                 "config.py:_check_handlers",
                 "spark/options.py:_NO_JAVA_SERIALIZER",
             ),

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.model import ProducerRecord, RecordMetadata
 from spark_kafka_sink.plugins.interceptors import (
@@ -13,6 +14,7 @@ from spark_kafka_sink.plugins.interceptors import (
     ProducerInterceptors,
     load_interceptors,
 )
+from spark_kafka_sink.plugins.loading import INTERCEPTORS, OwnedPlugins
 
 RECORD = ProducerRecord("t", "value")
 METADATA = RecordMetadata("t", 0, 7, 1000, -1, 5)
@@ -76,7 +78,7 @@ def test_each_interceptor_sees_what_the_one_before_made() -> None:
 def test_one_that_raises_or_gives_no_record_is_logged_and_skipped(
     broken: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chain = load_interceptors([Append("a"), broken, Append("b")], {})
+    chain = load_interceptors([Append("a"), broken, Append("b")], {}, OwnedPlugins())
     assert chain.on_send(RECORD).value == "valueab"
     assert "on_send of" in caplog.text
 
@@ -105,21 +107,32 @@ def test_a_record_that_send_refuses_is_told_of_with_where_it_was_to_go(
 
 def test_closing_reaches_all_though_one_raises() -> None:
     first, last = Append(), Append()
-    ProducerInterceptors([first, Raise(), last]).close()
+    owned = OwnedPlugins()
+    load_interceptors([first, Raise(), last], {}, owned)
+    assert owned.close() is None
     assert (first.closed, last.closed) == (1, 1)
 
 
 def test_classes_and_names_are_made_and_configured_and_objects_taken_as_they_are() -> None:
     given = Append("x")
-    chain = load_interceptors([Append, f"{__name__}.Append", given], {"acks": "all"})
+    chain = load_interceptors(
+        [Append, f"{__name__}.Append", given], {"acks": "all"}, OwnedPlugins()
+    )
     by_class, by_name, as_is = chain._interceptors
     assert isinstance(by_class, Append)
     assert isinstance(by_name, Append)
     assert by_class.configs == by_name.configs == {"acks": "all"}
     assert as_is is given
     assert given.configs == {}
-    assert len(load_interceptors(f"{__name__}.Append, {__name__}.Raise", {})._interceptors) == 2
-    assert not load_interceptors([], {})
+    assert (
+        len(
+            load_interceptors(
+                f"{__name__}.Append, {__name__}.Raise", {}, OwnedPlugins()
+            )._interceptors
+        )
+        == 2
+    )
+    assert not load_interceptors([], {}, OwnedPlugins())
 
 
 NAME = f"{__name__}.Append"
@@ -139,7 +152,7 @@ NAME = f"{__name__}.Append"
 def test_a_name_or_a_class_that_stands_twice_is_made_once_as_in_java(
     value: object, made: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert len(load_interceptors(value, {})._interceptors) == made
+    assert len(load_interceptors(value, {}, OwnedPlugins())._interceptors) == made
     assert ("more than once" in caplog.text) is (value != [Append, NAME])
 
 
@@ -153,7 +166,7 @@ def test_objects_are_each_taken_also_where_they_are_equal() -> None:
             return True
 
     one, other = Equal("x"), Equal("y")
-    chain = load_interceptors([one, other, one], {})
+    chain = load_interceptors([one, other, one], {}, OwnedPlugins())
     assert [id(each) for each in chain._interceptors] == [id(one), id(other), id(one)]
 
 
@@ -169,11 +182,12 @@ def test_objects_are_each_taken_also_where_they_are_equal() -> None:
 )
 def test_what_is_no_interceptor_is_refused(value: object, message: str) -> None:
     with pytest.raises(ConfigException, match=message):
-        load_interceptors(value, {})
+        load_interceptors(value, {}, OwnedPlugins())
 
 
 def test_interceptors_are_closed_where_one_after_them_cannot_be_made() -> None:
     made = Append("a")
+    given = {"bootstrap.servers": "127.0.0.1:1", INTERCEPTORS: [made, "no.such.Interceptor"]}
     with pytest.raises(ConfigException):
-        load_interceptors([made, "no.such.Interceptor"], {})
+        KafkaProducer(given)
     assert made.closed == 1

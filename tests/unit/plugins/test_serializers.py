@@ -12,6 +12,7 @@ from spark_kafka_sink.config import SECRETS, producer_config
 from spark_kafka_sink.errors import ConfigException, DataException, SerializationException
 from spark_kafka_sink.model import ProducerRecord
 from spark_kafka_sink.plugins import loading
+from spark_kafka_sink.plugins.loading import OwnedPlugins
 from spark_kafka_sink.plugins.serializers import as_bytes, load_serializer
 
 VALUE = "value.serializer"
@@ -73,10 +74,10 @@ def test_an_exception_that_cannot_be_printed_is_told_by_its_class() -> None:
     def serialize(_: object) -> bytes:
         raise UnspeakableError
 
-    serializer = load_serializer(VALUE, serialize, {})
+    serializer = load_serializer(VALUE, serialize, {}, OwnedPlugins())
     assert serializer is not None
     with pytest.raises(SerializationException, match="UnspeakableError: <its __str__ raised>"):
-        serializer.serialize("t", 1)
+        serializer("t", 1)
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:
@@ -85,20 +86,22 @@ def test_text_that_is_not_unicode_is_refused() -> None:
 
 
 def test_a_function_takes_the_value_and_an_object_the_topic_too() -> None:
-    function = load_serializer(VALUE, json.dumps, {})
+    function = load_serializer(VALUE, json.dumps, {}, OwnedPlugins())
     assert function is not None
-    assert function.serialize("t", {"a": 1}) == b'{"a": 1}'
-    made = load_serializer("key.serializer", Reverse(), {})
+    assert function("t", {"a": 1}) == b'{"a": 1}'
+    made = load_serializer("key.serializer", Reverse(), {}, OwnedPlugins())
     assert made is not None
-    assert made.serialize("t", "ab") == b"ba:t"
-    assert load_serializer(VALUE, None, {}) is None
+    assert made("t", "ab") == b"ba:t"
+    assert load_serializer(VALUE, None, {}, OwnedPlugins()) is None
 
 
 def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
-    by_name = load_serializer("key.serializer", f"{__name__}.Reverse", {"acks": "1"})
+    by_name = load_serializer(
+        "key.serializer", f"{__name__}.Reverse", {"acks": "1"}, OwnedPlugins()
+    )
     assert by_name is not None
-    assert by_name.serialize("t", "x") == b"x:t"
-    assert load_serializer(VALUE, MADE, {"acks": "1"}) is not None
+    assert by_name("t", "x") == b"x:t"
+    assert load_serializer(VALUE, MADE, {"acks": "1"}, OwnedPlugins()) is not None
     assert MADE.configured == []
 
 
@@ -140,16 +143,16 @@ def test_a_plugin_can_make_a_client_of_the_options_that_it_gets() -> None:
 def test_a_serializer_that_fails_is_named_with_class_and_option(
     serializer: object, message: str
 ) -> None:
-    loaded = load_serializer(VALUE, serializer, {})
+    loaded = load_serializer(VALUE, serializer, {}, OwnedPlugins())
     assert loaded is not None
     with pytest.raises(SerializationException, match=message):
-        loaded.serialize("t", object())
+        loaded("t", object())
 
 
 @pytest.mark.parametrize("given", [7, "no.such.Thing"])
 def test_what_is_no_serializer_is_refused(given: object) -> None:
     with pytest.raises(ConfigException, match=r"value\.serializer is"):
-        load_serializer(VALUE, given, {})
+        load_serializer(VALUE, given, {}, OwnedPlugins())
 
 
 @pytest.mark.parametrize(
@@ -194,4 +197,4 @@ def test_headers_are_kept_as_they_were_when_given() -> None:
 )
 def test_a_serializer_written_in_java_is_answered_with_what_to_use(option: str, given: str) -> None:
     with pytest.raises(ConfigException, match="Java classes cannot run here; use a Python func"):
-        load_serializer(option, given, {})
+        load_serializer(option, given, {}, OwnedPlugins())

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.plugins.batch_partitioner import chosen_partitions
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.task_producer import TaskProducer
 
 NOBODY = "127.0.0.1:1"
 ALL = ["interceptor", "key", "value", "partitioner"]
@@ -71,11 +73,127 @@ def test_closing_a_producer_closes_each_once_and_closing_again_none() -> None:
     assert bench.closed == ALL
 
 
-def test_what_serves_as_several_is_closed_once_and_what_has_no_close_not_at_all() -> None:
+def test_what_has_no_close_is_not_closed() -> None:
     bench = Bench()
-    both = bench.plugins["key"]
-    bench.producer(**{"value.serializer": both, "partitioner.class": lambda *_: []}).close()
-    assert bench.closed == ["interceptor", "key"]
+    bench.producer(**{"partitioner.class": lambda *_: []}).close()
+    assert bench.closed == ["interceptor", "key", "value"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["key.serializer", "value.serializer"],
+        ["partitioner.class", "key.serializer"],
+        ["interceptor.classes", "value.serializer"],
+        ["interceptor.classes", "partitioner.class"],
+    ],
+)
+def test_an_object_with_several_roles_is_closed_once_and_its_error_is_told(
+    options: list[str],
+) -> None:
+    bench = Bench()
+    both = Plugin("both", bench.closed)
+    both.fails = True
+    many = {"interceptor.classes": [both, both]}
+    producer = bench.producer(**{option: many.get(option, both) for option in options})
+    with pytest.raises(KafkaException, match="both is stuck"):
+        producer.close()
+    assert bench.closed.count("both") == 1
+
+
+def test_an_interceptor_that_is_listed_twice_is_closed_once() -> None:
+    bench = Bench()
+    twice = [bench.plugins["interceptor"]] * 2
+    bench.producer(**{"interceptor.classes": twice}).close()
+    assert bench.closed == ALL
+    with pytest.raises(ConfigException):
+        bench.producer(**{"interceptor.classes": [*twice, "no.such.Interceptor"]})
+    assert bench.closed == [*ALL, "interceptor"]
+
+
+NOTED: list[str] = []
+SHARED = Plugin("shared", NOTED)
+
+
+class Made(Plugin):
+    """A plugin that can be made without arguments."""
+
+    def __init__(self) -> None:
+        super().__init__("made", NOTED)
+
+    def configure(self, *_: object) -> None:
+        """Take what serializers and interceptors get."""
+
+
+@pytest.mark.parametrize(
+    "option", ["interceptor.classes", "key.serializer", "value.serializer", "partitioner.class"]
+)
+def test_an_object_that_is_named_stays_open_for_others_and_one_of_a_named_class_is_closed(
+    option: str,
+) -> None:
+    NOTED.clear()
+    KafkaProducer({"bootstrap.servers": NOBODY, option: f"{__name__}.SHARED"}).close()
+    assert NOTED == []
+    KafkaProducer({"bootstrap.servers": NOBODY, option: f"{__name__}.Made"}).close()
+    assert NOTED == ["made"]
+
+
+def test_a_task_does_not_close_the_partitioner_of_other_tasks() -> None:
+    NOTED.clear()
+    for name in ("SHARED", "Made"):
+        options = {"bootstrap.servers": NOBODY, "partitioner.class": f"{__name__}.{name}"}
+        producer = TaskProducer(producer_config(options))
+        producer.close()
+        producer.close()
+    assert NOTED == ["made"]
+
+
+class Unconfigured(Made):
+    """A plugin that cannot be configured."""
+
+    def configure(self, *_: object) -> NoReturn:
+        """Raise."""
+        raise OSError("the registry is down")
+
+
+class Useless:
+    """An object that has none of the methods that a producer calls."""
+
+    def close(self) -> None:
+        """Note the call."""
+        NOTED.append("useless")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options", "error"),
+    [
+        (Unconfigured, ("interceptor.classes", "key.serializer", "value.serializer"), OSError),
+        (
+            Useless,
+            ("interceptor.classes", "key.serializer", "value.serializer", "partitioner.class"),
+            ConfigException,
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_what_was_made_and_then_refused_is_closed(
+    plugin: type, options: tuple[str, ...], error: type[Exception], *, is_named: bool
+) -> None:
+    for option in options:
+        NOTED.clear()
+        given = f"{__name__}.{plugin.__name__}" if is_named else plugin
+        value = [given] if option == "interceptor.classes" else given
+        with pytest.raises(error):
+            KafkaProducer({"bootstrap.servers": NOBODY, option: value})
+        assert len(NOTED) == 1, option
+
+
+def test_a_task_closes_a_partitioner_that_it_refuses() -> None:
+    NOTED.clear()
+    options = {"bootstrap.servers": NOBODY, "partitioner.class": f"{__name__}.Useless"}
+    with pytest.raises(ConfigException, match="cannot be called"):
+        TaskProducer(producer_config(options))
+    assert NOTED == ["useless"]
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
@@ -123,8 +241,8 @@ def test_a_record_that_was_lost_is_told_of_rather_than_an_error_of_closing() -> 
 @pytest.mark.parametrize(
     ("wrong", "closed"),
     [
-        ({"interceptor.classes": ["no.such.Interceptor"]}, ["key", "value", "partitioner"]),
-        ({"value.serializer": 7}, ["key", "partitioner"]),
+        ({"partitioner.class": "no.such.partitioner"}, ["interceptor", "key", "value"]),
+        ({"value.serializer": 7}, ["interceptor", "key"]),
         ({"acks": "many"}, []),  # looked at before any of the user's code
     ],
 )

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -266,6 +267,34 @@ def test_a_partitioner_whose_module_fails_is_told_by_its_option(
             check_partitioner(options)
         words = f"kafka.partitioner.class is {given!r}, which cannot be imported ({reason}"
         assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize("end", ["", "; raise OSError('the look-up does not end')"])
+def test_a_partitioner_that_a_check_makes_is_closed_and_may_fail_to(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = f"""
+open_ones = set()
+class ByShelf:
+    def __init__(self): open_ones.add(self)
+    def __call__(self, topic, batch, partitions): return [0] * batch.num_rows
+    def close(self): open_ones.remove(self){end}
+by_shelf = ByShelf()
+class NoChoice:
+    def __init__(self): open_ones.add(self)
+    def close(self): open_ones.remove(self){end}
+"""
+    name = f"shelves_{len(end)}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(3):
+        check_partitioner(sink_options(NAMES | {"kafka.partitioner.class": f"{name}.ByShelf"}))
+    check_partitioner(sink_options(NAMES | {"kafka.partitioner.class": f"{name}.by_shelf"}))
+    with pytest.raises(ConfigException, match="cannot be called"):
+        check_partitioner(sink_options(NAMES | {"kafka.partitioner.class": f"{name}.NoChoice"}))
+    module = sys.modules[name]
+    assert module.open_ones == {module.by_shelf}, "the object of the module is not closed"
+    assert ("the look-up does not end" in caplog.text) is bool(end)
 
 
 @pytest.mark.parametrize(
