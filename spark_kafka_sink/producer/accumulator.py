@@ -24,7 +24,9 @@ The difficult parts:
   If several batches reference a slice, it is charged until the last of these batches is done.
 - While memory is short, open batches are sent, oldest first. Memory of batches in flight counts as
   soon free (`draining`), so no more batches are sent than needed. If all open batches were sent,
-  the average batch would contain half as many records.
+  the average batch would contain half as many records. A batch's part of a referenced slice also
+  counts as soon free, although the slice is free only when all of its batches are done: the batches
+  that wait usually fill, and are sent, before memory runs out.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
@@ -333,7 +335,7 @@ class RecordAccumulator:
         """Charge the compressed size of a batch instead of the size of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
-            self.pool.draining_bytes += batch.draining(batch.copied_bytes)
+            self.pool.draining_bytes += batch.draining(batch.buffered_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         found = self._found_limits.get(tp.topic)
@@ -403,7 +405,7 @@ class RecordAccumulator:
     def take(self, batch: ProducerBatch) -> None:
         """Remove a sendable batch from its queue; seal it if it is open."""
         topic_partition = batch.topic_partition
-        self.pool.draining_bytes += batch.draining(batch.copied_bytes)
+        self.pool.draining_bytes += batch.draining(batch.buffered_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]

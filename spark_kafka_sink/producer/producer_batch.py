@@ -172,7 +172,7 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
-        # The part of copied_bytes that the accumulator counts as soon free.
+        # The part of buffered_bytes that the accumulator counts as soon free.
         self._draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
         # The spans of records with an owner; a split divides them.
@@ -241,7 +241,12 @@ class ProducerBatch:
     @property
     def size_bytes(self) -> int:
         """The size of the batch as it is sent. Before it is compressed, this is an upper bound."""
-        return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
+        return RECORD_BATCH_OVERHEAD + self.buffered_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of the records in memory. Of a referenced buffer, only the batch's part."""
+        return sum(map(len, self._pieces))
 
     @property
     def records(self) -> Buffer:

@@ -61,19 +61,21 @@ def test_a_flush_ends_lingering() -> None:
     assert len(producer.poll()) == 1
 
 
-def test_while_memory_is_short_the_oldest_go_and_no_more_than_make_room() -> None:
+@pytest.mark.parametrize("scale", [1, 100], ids=["copied", "referenced"])
+def test_while_memory_is_short_the_oldest_go_and_no_more_than_make_room(scale: int) -> None:
     # Of 8,000 bytes a quarter is to be free, and six batches leave less.
-    producer = PureProducer([1] * 7, Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+    settings = Settings(linger=5.0, batch_size=2000 * scale, buffer_memory=8000 * scale)
+    producer = PureProducer([1] * 7, settings)
     producer.ready()
     for partition in range(5):
-        producer.append(partition, [b"x" * 1100])
+        producer.append(partition, [b"x" * 1100 * scale])
     assert producer.poll() == []
-    producer.append(5, [b"x" * 1100])
+    producer.append(5, [b"x" * 1100 * scale])
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0]
     # Memory of batches in flight counts as free, so that the other batches go on filling.
     assert producer.poll() == []
-    producer.append(6, [b"x" * 1100])
+    producer.append(6, [b"x" * 1100 * scale])
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [1]
 
