@@ -159,7 +159,10 @@ class KafkaProducer(BaseProducer):
         the current time. headers: pairs of a str and its value, which is bytes or None.
         on_delivery: called in the I/O thread with the RecordMetadata and the error (or None). For
         the records of one partition, the calls come in the order of the records. Exceptions of
-        on_delivery are logged and dropped.
+        on_delivery are logged and dropped. If `send` itself rejects the record and returns a failed
+        future, it calls on_delivery in the caller's thread, perhaps before the calls for earlier
+        records. In this case, `send` raises an exception of on_delivery that is not an Exception,
+        such as SystemExit.
 
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
         fails with an ApiException if this time passes, if a broker returns an error, if the topic

@@ -217,13 +217,15 @@ class ProducerThread:
         """Fail the rows that will not be sent, so that no caller waits for them."""
         state = self._state
         error = state.fatal_error or KafkaException("the producer ended before the record was sent")
-        # Do this even if no batch is unfinished, because a caller may be encoding rows now.
-        state.give_up(error)
         try:
-            if self._feeder is not None:
-                self._feeder.give_up(error)
+            # Do this even if no batch is unfinished, because a caller may be encoding rows now.
+            state.give_up(error)
         finally:
-            state.make_last_calls()
+            try:
+                if self._feeder is not None:
+                    self._feeder.give_up(error)
+            finally:
+                state.make_last_calls()
         if not state.ends_when_idle:
             return
         lost, unseen = state.lost(), state.take_delivery_error()

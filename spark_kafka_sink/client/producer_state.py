@@ -455,9 +455,13 @@ class ProducerState(ProducerLock):
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error`, and accept no more rows."""
         with self.lock:
-            self._sender.fail_all(error)
-            self._collect()
+            # Notify first, as in `give_back`.
             self._waiters.notify_all()
+            try:
+                self._sender.fail_all(error)
+            except Exception:  # noqa: BLE001 - an earlier exception left a batch half changed
+                self._completion.end_all(error)
+            self._collect()
 
     def _end_by(self, error: KafkaException) -> None:
         # The error of a row of `send` may come before the interrupted caller can call `count_lost`.
@@ -579,19 +583,21 @@ class ProducerState(ProducerLock):
 
     def _collect(self) -> bool:
         """Record the results of the batches that are done; return whether there were any."""
-        done = self._completion.take_done()
-        for batch in done:
+        done = self._completion.done
+        has_done = bool(done)
+        while done:
+            batch = done.popleft()
             if batch.state is BatchState.SPLIT:
                 self.metrics.split(self._clock())
                 continue
+            if batch.spans:
+                self.call_later(partial(_complete_spans, batch))
             self.deliveries.add(batch)
             if batch.error is not None:
                 self.metrics.failed(batch, self._clock())
                 of_send = sum(span.records for span in batch.spans)
                 self._count_failed(batch.topic_partition.topic, batch.record_count, of_send=of_send)
-            if batch.spans:
-                self.call_later(partial(_complete_spans, batch))
-        return bool(done)
+        return has_done
 
 
 def _complete_spans(batch: ProducerBatch) -> None:

@@ -108,6 +108,8 @@ class NodeState:
     # The last error and its time; the error is empty after a response.
     last_error: str = ""
     failed_at: float = 0.0
+    # Whether TLS failed at one of the addresses that the host name was last resolved to.
+    has_failed_by_tls: bool = False
     # The version of the ApiVersions request on the next connection.
     api_versions_version: int = API_VERSIONS.max_version
     # The bootstrap node whose metadata listed this broker; None once a connection to the broker was
@@ -154,9 +156,13 @@ class NodeState:
         return 0 if self.connection is None else self.connection.load
 
     @property
-    def has_failed(self) -> bool:
-        """Whether every address of the node failed, and no address is being tried."""
-        return bool(self.last_error) and self.connection is None and not self.addresses
+    def is_rejected_by_tls(self) -> bool:
+        """Whether TLS failed at an address of the node, and no address is left or being tried.
+
+        The addresses of one host are often the same broker, by IPv4 and by IPv6. So it is enough if
+        TLS fails at one of them, and the others fail in any way.
+        """
+        return self.has_failed_by_tls and self.connection is None and not self.addresses
 
     def can_send(self, now: float) -> bool:
         """Return whether requests may be sent and the broker does not throttle them (KIP-219)."""
@@ -174,6 +180,7 @@ class NodeState:
         or UnicodeError if the host has no address.
         """
         if not self.addresses:
+            self.has_failed_by_tls = False
             addresses = resolver.resolve(self.node.host, self.node.port)
             if not addresses:
                 message = f"{self.node.host} has no address"
@@ -405,6 +412,7 @@ class NodeState:
         self.awaits_login_since = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
+        self.has_failed_by_tls = self.has_failed_by_tls or by_tls
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1

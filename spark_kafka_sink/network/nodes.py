@@ -116,12 +116,13 @@ class NodeStates:
         """Set `fatal_error` if no broker will ever accept this client.
 
         All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so every bootstrap address is tried first.
+        between brokers, so TLS must have failed with every bootstrap address. An address that fails
+        in a different way is tried again: its broker may be starting.
         """
         if self.was_ever_ready or self._rejection is None:
             return
         is_by_tls = isinstance(self._rejection, SslAuthenticationException)
-        if is_by_tls and not all(state.has_failed for state in self if state.node.id < 0):
+        if is_by_tls and not all(s.is_rejected_by_tls for s in self if s.node.id < 0):
             return
         self.fatal_error = self._rejection
 

@@ -9,6 +9,7 @@ partition.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -77,7 +78,7 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches, and keeps the finished batches until `take_done` is called.
+    """Completes batches, and adds each finished batch to `done`, from which the caller removes it.
 
     fatal_error: the error after which the producer cannot continue, None if there is no such error.
     node_troubles: for each node that lost its connection or never had one, the reason.
@@ -103,7 +104,7 @@ class BatchCompletion:
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
-        self._done: list[ProducerBatch] = []
+        self.done = deque[ProducerBatch]()
         self.node_troubles: dict[int, str] = {}
         # By node: the authentication error since the last time that its connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
@@ -123,11 +124,6 @@ class BatchCompletion:
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
-
-    def take_done(self) -> list[ProducerBatch]:
-        """Return the batches that succeeded, failed or were split since the last call, in order."""
-        done, self._done = self._done, []
-        return done
 
     def take_warnings(self) -> list[str]:
         """Return the warnings since the last call; the caller logs them without the lock."""
@@ -256,7 +252,7 @@ class BatchCompletion:
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
         self._accumulator.deallocate(batch)
-        self._done.append(batch)
+        self.done.append(batch)
 
     def _retry(
         self, batch: ProducerBatch, code: int, reason: str, node_id: int | None, now: float
@@ -337,6 +333,18 @@ class BatchCompletion:
         self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
+    def end_all(self, error: KafkaException) -> None:
+        """Fail all unfinished batches, even if an exception has left some of them half changed.
+
+        The batches that are done already keep their results. Sequences and memory stay reserved.
+        """
+        for batch in self._accumulator.incomplete:
+            for each in batch.parts or [batch]:
+                if not each.is_done:
+                    each.abandon(self._transactional(error))
+                self.done.append(each)
+            self._accumulator.complete(batch)
+
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
         """Free the memory and sequence of an abandoned batch that is no longer in flight."""
         self._end(batch, batch.late(), succeeded=succeeded)
@@ -347,7 +355,7 @@ class BatchCompletion:
             self._accumulator.remove(batch)
         if ends is not BatchAction.FREE:
             self._accumulator.complete(batch)
-            self._done.append(batch)
+            self.done.append(batch)
         if ends is BatchAction.REPORT:
             return
         if self._sequences is not None:

@@ -147,7 +147,7 @@ def _answer(producer: PureProducer, request: ClientRequest, step: Steps) -> None
     with step("the answer"):
         read = decode_response(PRODUCE, VERSION, frame.out)
         producer.sender.handle(Answered(request, 1, read), producer.now)
-        producer.completion.take_done()
+        producer.completion.done.clear()
 
 
 def main() -> None:

@@ -108,8 +108,9 @@ Some values differ from the Java client's under the same name:
   largest record of every batch. `record-size-avg` and `record-size-max` are estimates that are made
   before the records are encoded. The estimates are a few bytes too high, and do not include the
   header of the batch.
-- A record counts as retried when it is sent again. So `record-send-total` minus
-  `record-retry-total` is the number of records that were sent for the first time.
+- A record counts as retried when it is sent again, unless the only reason is that its batch was
+  split. So `record-send-total` minus `record-retry-total` is the number of records that were sent
+  for the first time, if no batch was split (`batch-split-total`).
 - A request and its bytes are counted when the complete request is written.
 - The `network-io` metrics count requests and responses, not reads and writes of sockets.
 """

@@ -263,7 +263,9 @@ class PureProducer:
 
     def done(self) -> list[ProducerBatch]:
         """Return the batches completed since the last call."""
-        return self.completion.take_done()
+        done = list(self.completion.done)
+        self.completion.done.clear()
+        return done
 
 
 def batches(request: ClientRequest) -> list[ProducerBatch]:

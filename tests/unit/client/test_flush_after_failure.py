@@ -1,6 +1,7 @@
 """A flush of a producer that cannot go on, or is closed meanwhile: it waits, and then raises.
 
-If the close has lost nothing of what the flush is about, the flush raises nothing.
+If the close has lost nothing of what the flush is about, the flush raises nothing. Nothing hangs,
+not even if an exception leaves a batch half changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from support.pure.pure_producer import TOPIC
 from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import AuthenticationException, KafkaException, ProducerFencedException
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.completion import Deliveries
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.wire.messages import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -90,9 +95,10 @@ class Flushing:
     def __init__(self, producer: KafkaProducer) -> None:
         self.error: BaseException | None = None
         self._producer = producer
-        self._thread = threading.Thread(target=self._flush)
+        self._thread = threading.Thread(target=self._flush, daemon=True)
         self._thread.start()
-        wait_until(producer, lambda: producer._state.accumulator.flushes)
+        accumulator = producer._state.accumulator
+        wait_until(producer, lambda: accumulator.flushes or not self._thread.is_alive())
 
     def _flush(self) -> None:
         try:
@@ -192,3 +198,78 @@ def test_a_flush_raises_the_fatal_error_that_came_before_a_close() -> None:
         closing.join(A_WHILE_S)
         flushing.join()
     assert flushing.error is error
+
+
+# -- an exception in the middle of a change to a batch --------------------------------------------
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, is_late: bool) -> None:
+    """Let the first call of a method raise MemoryError. is_late: after it has done its work."""
+    method, calls = getattr(owner, name), list[int]()
+
+    def failing(*args: object, **kwargs: object) -> object:
+        calls.append(1)
+        returned = method(*args, **kwargs) if is_late or len(calls) > 1 else None
+        if len(calls) == 1:
+            message = "injected"
+            raise MemoryError(message)
+        return returned
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "code", "acknowledged"),
+    [
+        (ProducerBatch, "sent", codes.NONE, 0),
+        (RecordAccumulator, "complete", codes.NONE, 2),
+        (Deliveries, "add", codes.NONE, 3),
+        (RecordAccumulator, "reenqueue", codes.NOT_LEADER_OR_FOLLOWER, 0),
+        (ProducerBatch, "split_into", codes.MESSAGE_TOO_LARGE, 0),
+    ],
+)
+def test_a_flush_and_each_row_end_if_an_exception_leaves_a_batch_half_changed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, code: int, acknowledged: int
+) -> None:
+    called = list[int]()
+    with ScriptedBroker() as broker:
+        broker.metadata = describe(broker.port, TOPIC, "other")
+        answer = PartitionProduceResponse(index=0, error_code=code, base_offset=7)
+        topics = [
+            TopicProduceResponse(name=name, partition_responses=[answer])
+            for name in (TOPIC, "other")
+        ]
+        broker.produced = ProduceResponse(responses=topics)
+        config = {"bootstrap.servers": broker.address, "enable.idempotence": False}
+        producer = KafkaProducer({**config, "linger.ms": 60_000})
+        sent = [
+            producer.send(topic, b"v", on_delivery=lambda *_, row=row: called.append(row))
+            for row, topic in enumerate([TOPIC, TOPIC, "other"])
+        ]
+        fail_once(monkeypatch, owner, name, is_late=name == "split_into")
+        flushing = Flushing(producer)
+        flushing.join()
+        ends = [future.exception(A_WHILE_S) for future in sent]
+        producer.close(A_WHILE_S)
+    said = "the producer's I/O thread failed: MemoryError: injected"
+    assert said in str(flushing.error)
+    assert ends[:acknowledged] == [None] * acknowledged
+    assert all(said in str(end) for end in ends[acknowledged:])
+    assert sorted(called) == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(("owner", "name"), [(RecordAccumulator, "remove"), (Deliveries, "add")])
+def test_rows_end_if_an_exception_comes_while_their_producer_is_closed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    with idle_producer(1) as producer:
+        sent = producer.send(TOPIC, b"in a batch")
+        producer._feeder.drain()
+        waiting = producer.send(TOPIC, b"in no batch")
+        flushing = Flushing(producer)
+        fail_once(monkeypatch, owner, name, is_late=False)
+        producer.close(0)
+        flushing.join()
+        for future in (sent, waiting):
+            assert "closed forcefully" in str(future.exception(A_WHILE_S))

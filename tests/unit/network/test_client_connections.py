@@ -233,6 +233,19 @@ def attempts(world: World, count: int) -> list[str]:
     raise AssertionError(f"only {world.selector.hosts}")
 
 
+def poll_for(world: World, seconds: float) -> None:
+    """Poll every tenth of a second."""
+    until = world.now + seconds
+    while world.now < until:
+        world.poll()
+        world.now += 0.1
+
+
+def failures(world: World) -> list[RequestFailed]:
+    """Return the requests that have failed."""
+    return [event for event in world.events if isinstance(event, RequestFailed)]
+
+
 def test_every_address_of_a_broker_that_was_heard_of_is_tried_before_it_counts_as_lost() -> None:
     names = Names({"b": ["x", "y", "z"], "kafka": ["k"]})
     world = World(KAFKA, resolver=names.resolver)
@@ -335,6 +348,54 @@ def test_a_broker_behind_another_address_of_the_host_lets_the_client_in() -> Non
         world.poll()
     assert any(isinstance(event, Answered) for event in world.events)
     assert not any(isinstance(event, RequestFailed) for event in world.events)
+
+
+def test_a_host_is_refused_by_tls_even_if_its_other_addresses_cannot_be_reached() -> None:
+    for refuses_by_tls in ("a", "b"):  # such as IPv4, while nobody listens at the address of IPv6
+        names = Names({"kafka": ["a", "b"]})
+        world = World(KAFKA, resolver=names.resolver)
+        world.selector.refuse.update("ab")
+        world.selector.refuse.remove(refuses_by_tls)
+        world.selector.refuse_by_tls.add(refuses_by_tls)
+        world.client.send(metadata())
+        poll_for(world, 1)
+        assert [type(each.error) for each in failures(world)] == [SslAuthenticationException]
+        assert world.selector.hosts == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])  # of the bootstrap address that is tried first
+def test_tls_at_one_bootstrap_address_does_not_end_a_client_while_the_other_starts(
+    seed: int,
+) -> None:
+    names = Names({"a": ["a"], "b": ["b"]})
+    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
+    world = World(bootstrap, resolver=names.resolver, seed=seed)
+    world.selector.refuse_by_tls.add("a")
+    world.selector.refuse.add("b")
+    world.client.send(metadata())
+    poll_for(world, 3)
+    assert not failures(world)
+    said = world.client.last_errors()
+    assert "bootstrap (a:9092): the TLS handshake failed" in said
+    assert "bootstrap (b:9092): Connection refused" in said
+    world.selector.refuse.clear()
+    poll_for(world, 5)
+    assert any(isinstance(event, Answered) for event in world.events)
+    assert not failures(world)
+
+
+def test_tls_at_every_bootstrap_address_ends_a_client_also_after_other_failures() -> None:
+    names = Names({"a": ["a"], "b": ["b"]})
+    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
+    world = World(bootstrap, resolver=names.resolver)
+    world.selector.refuse_by_tls.update("ab")
+    world.selector.refuse.add("b")
+    world.client.send(metadata())
+    poll_for(world, 3)
+    assert not failures(world)
+    world.selector.refuse.clear()
+    poll_for(world, 3)
+    assert [type(each.error) for each in failures(world)] == [SslAuthenticationException]
 
 
 def test_a_host_with_one_address_is_tried_there_again() -> None:
