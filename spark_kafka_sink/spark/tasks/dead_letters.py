@@ -288,7 +288,9 @@ class DeadLetterFile:
         except OSError as error:
             folder = self._partial.parent
             reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            found = f"cannot be written into ({reason})" if folder.is_dir() else "is not a folder"
+            # If a parent of the folder is not searchable, `is_dir` raises PermissionError.
+            is_folder = isinstance(error, PermissionError) or folder.is_dir()
+            found = f"cannot be written into ({reason})" if is_folder else "is not a folder"
             message = (
                 f"option deadLetterPath is {masked(str(folder))}, which {found} on "
                 f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
