@@ -105,9 +105,10 @@ def _topic(value: str, topic: str | None) -> str:
 def _path(value: str) -> Path:
     elsewhere = "which is not a mounted filesystem"
     path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
-    found = "not an absolute path" if not path.is_absolute() else "a file" if path.is_file() else ""
-    if found:
-        shown = masked(str(path))
-        message = f"option deadLetterPath is {shown}, {found}: expected {DEAD_LETTER_FOLDER}"
+    if not path.is_absolute():
+        message = (
+            f"option deadLetterPath is {masked(str(path))}, not an absolute path: expected "
+            f"{DEAD_LETTER_FOLDER}"
+        )
         raise ConfigException(message)
     return path

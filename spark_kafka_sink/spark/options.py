@@ -75,7 +75,7 @@ from spark_kafka_sink.spark.on_error import (
     bad_row_policy,
 )
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION, JobTrace
-from spark_kafka_sink.spark.tracing import check_installed, checked_traceparent
+from spark_kafka_sink.spark.tracing import checked_traceparent
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +286,6 @@ def _given_traceparent(given: Mapping[str, str]) -> str | None:
     parent = given.get("traceparent", "")
     parent = checked_traceparent(parent) if parent.strip() else ""
     if _is_on(given, "openTelemetry"):
-        check_installed()
         return parent
     if parent:
         message = (

@@ -39,8 +39,12 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def is_special(path: Path) -> bool:
-    """Return whether a path is a pipe, a device or /dev/stderr, which must not be replaced."""
-    return path.exists() and (not path.is_file() or path.parts[1:2] in (("dev",), ("proc",)))
+    """Return whether a path is a pipe, a device or /dev/stderr, which must not be replaced.
+
+    The files in /dev/shm, a folder in memory, are ordinary files.
+    """
+    is_of_kernel = path.parts[1:2] in (("dev",), ("proc",)) and path.parts[1:3] != ("dev", "shm")
+    return path.exists() and (not path.is_file() or is_of_kernel)
 
 
 def open_to_write(path: Path, flag: int) -> BinaryIO:

@@ -52,7 +52,7 @@ from spark_kafka_sink.spark.planning.task_tokens import (
 )
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
-from spark_kafka_sink.spark.tracing import begin_job, keep_trace, kept_trace
+from spark_kafka_sink.spark.tracing import begin_job, check_installed, keep_trace, kept_trace
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     ExactlyOnceMicroBatchWriter,
@@ -154,8 +154,8 @@ class KafkaDataSource(DataSource):
     ) -> tuple[SinkOptions, int | None]:
         """Check options and columns. Return the options, and the batch id of the micro-batch.
 
-        The batch id is None if no micro-batch is saved. reads_files: as in `with_encodings`. Raise
-        ConfigException and DataException.
+        The batch id is None if no micro-batch is saved. reads_files: as in `_checked_options`.
+        Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
@@ -218,7 +218,7 @@ class KafkaDataSource(DataSource):
     def check_stream(self, schema: StructType, *, reads_files: bool = True) -> SinkOptions:
         """Check the options and columns of a stream, and return the options.
 
-        reads_files: as in `with_encodings`. Raise ConfigException and DataException.
+        reads_files: as in `_checked_options`. Raise ConfigException and DataException.
         """
         options = _checked_options(self.options, schema, reads_files=reads_files)
         if options.exactly_once is None:
@@ -291,7 +291,14 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 def _checked_options(
     given: Mapping[str, str], schema: StructType, *, reads_files: bool
 ) -> SinkOptions:
+    """Check the options and the columns, and return the options.
+
+    reads_files: as in `with_encodings`. It is False in a process that does not plan the write. Such
+    a process begins no span, so OpenTelemetry is not checked there.
+    """
     options = sink_options(given)
+    if reads_files and options.traceparent is not None:
+        check_installed()
     # Check this first, because the subject of a schema may depend on the topic.
     check_has_topic(schema, options.topic)
     options = with_encodings(options, schema, reads_files=reads_files)

@@ -31,7 +31,7 @@ from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import milliseconds, named_columns
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
-from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
+from spark_kafka_sink.spark.tasks.refusals import CarefulAppender, KeptRows
 from spark_kafka_sink.task_producer import TaskProducer
 
 if TYPE_CHECKING:
@@ -123,17 +123,24 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 class DeadLetterTopic:
     """Sends dead letters with the task's producer.
 
-    topic: the topic of good rows, None for a topic column.
+    topic: the topic of good rows, None for a topic column. kept: as in `CarefulAppender`.
     """
 
-    def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        producer: TaskProducer,
+        topic: str | None,
+        task: int,
+        kept: KeptRows | None,
+    ) -> None:
         self._name = name
         self._producer = producer
         self._topic = topic
         self._task = task
         # The user's partitioner may need columns that dead letters do not have, so it is not used.
         self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(
-            producer, name, built_in_partitioner=True
+            producer, name, kept, built_in_partitioner=True
         )
 
     def take(self, bad: BadBatch) -> None:
@@ -171,7 +178,7 @@ class DeadLetterTopic:
                 others = np.delete(np.arange(len(bad.codes)), too_large.rows)
                 self._send(bad.part(others), attempt)
                 return
-        self._appender.append(letters, (bad, attempt))
+        self._appender.append(letters, (bad, attempt), bad.rows)
 
     def finish(self) -> list[str]:
         """Return an empty list, because there are no files."""
@@ -288,7 +295,9 @@ class DeadLetterFile:
         except OSError as error:
             folder = self._partial.parent
             reason = os.strerror(error.errno) if error.errno else type(error).__name__
-            found = f"cannot be written into ({reason})" if folder.is_dir() else "is not a folder"
+            # If a parent of the folder is not searchable, `is_dir` raises PermissionError.
+            is_folder = isinstance(error, PermissionError) or folder.is_dir()
+            found = f"cannot be written into ({reason})" if is_folder else "is not a folder"
             message = (
                 f"option deadLetterPath is {masked(str(folder))}, which {found} on "
                 f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"

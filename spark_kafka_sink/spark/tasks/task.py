@@ -22,7 +22,6 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
-from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import (
     PartitionReport,
@@ -357,9 +356,7 @@ def _write(
             _progress(options, progress, waits, context),
         ):
             linger_s = options.producer.linger_ms / 1000
-            # With onError=fail, a refused batch fails the task, so there is nothing to settle.
-            is_settled = options.bad_rows.on_error is not OnError.FAIL
-            settle = task_rows.settle if is_settled else None
+            settle = task_rows.settle if task_rows.keeps_rows else None
             append_coalesced(batches, append, slice_bytes, linger_s, settle)
             rows = task_rows.flush()
             flushed = producer.progress()

@@ -35,7 +35,7 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
     DeadLetterTopic,
     topic_names,
 )
-from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
+from spark_kafka_sink.spark.tasks.refusals import CarefulAppender, KeptRows
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
 from spark_kafka_sink.task_producer import TaskProducer
@@ -94,7 +94,8 @@ class TaskRows:
 
     It is a context manager, so that the dead letter file of a failed task is removed. prepare: a
     function that is called with the good rows of each batch before they are appended. waits: what
-    the task waits for, which its progress shows.
+    the task waits for, which its progress shows. keeps_rows: whether rows are kept until they are
+    acknowledged, because `settle` sends rows again. If not, the task fails if brokers refuse a row.
     """
 
     def __init__(
@@ -130,11 +131,18 @@ class TaskRows:
             options.retention_ms,
             self.waits.noted(_SETTINGS, partial(retention_of_topics, options)),
         )
-        self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic)
+        kept: KeptRows | None = None
+        # A transaction can only be aborted after brokers have refused a row.
+        if self._policy.on_error is not OnError.FAIL and selected is None:
+            kept = KeptRows(producer, options.producer.buffer_memory)
+        self.keeps_rows = kept is not None
+        self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic, kept)
         self._encodings = options.encodings
         self._dead_letters: DeadLetters | None = None
         if self._policy.topic is not None:
-            self._dead_letters = DeadLetterTopic(self._policy.topic, producer, options.topic, task)
+            self._dead_letters = DeadLetterTopic(
+                self._policy.topic, producer, options.topic, task, kept
+            )
         elif self._policy.path is not None:
             self._dead_letters = DeadLetterFile(self._policy.path, options.topic, task, attempt)
 
@@ -151,7 +159,7 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task. The caller has to call `settle` from time to time.
+        """Append a batch of the task. With `keeps_rows`, call `settle` from time to time.
 
         lingers_since: as in `TaskProducer.append`.
         """
@@ -221,7 +229,7 @@ class TaskRows:
         lingers_since: float | None = None,
     ) -> None:
         with self._naming(numbers):
-            self._appender.append(batch, _Appended(batch, numbers), lingers_since)
+            self._appender.append(batch, _Appended(batch, numbers), batch, lingers_since)
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:

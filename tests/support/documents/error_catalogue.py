@@ -1463,6 +1463,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",
+                "unit/spark/test_tracing.py::test_opentelemetry_is_needed_where_a_write_is_planned_and_not_on_a_connect_client",
                 "unit/spark/test_tracing.py::test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package",
                 "unit/spark/test_tracing.py::test_an_unknown_exporter_is_named_and_the_others_export",
             ),

@@ -60,7 +60,6 @@ def test_what_is_done_with_bad_rows(options: dict[str, str], policy: BadRowPolic
             {"onError": "deadLetter", "deadLetterPath": "s3a://b/c"},
             "'s3a://b/c', which is not a mounted filesystem: expected a folder",
         ),
-        ({"onError": "deadLetter", "deadLetterPath": __file__}, "a file: expected a folder"),
         (
             {"onError": "skip", "kafka.acks": "0"},
             "onError=skip needs responses .* set kafka.acks to",

@@ -10,13 +10,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 from support.spark.otlp_receiver import OtlpReceiver, otlp_receiver
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark import tracing
 from spark_kafka_sink.spark.driver.hooks import session_settings
 from spark_kafka_sink.spark.driver.hooks.session_settings import trace_options
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.datasource import (
+    KafkaDataSource,
+    check_options_and_columns,
+    check_options_and_columns_of_stream,
+)
 from spark_kafka_sink.spark.report import JobTrace
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry is missing")
@@ -25,6 +31,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+SCHEMA = StructType().add("value", "string")
 
 PLAN = """
 import pickle, sys
@@ -80,6 +87,12 @@ def receiver() -> Iterator[OtlpReceiver]:
     """A collector."""
     with otlp_receiver() as found:
         yield found
+
+
+def check(given: dict[str, str]) -> SinkOptions:
+    """Check options as the process does that plans a write."""
+    options, _ = KafkaDataSource(given).check(SCHEMA)
+    return options
 
 
 def run(script: str, *arguments: str, **environment: str) -> str:
@@ -309,8 +322,10 @@ def test_otel_can_be_off(environment: Mapping[str, str]) -> None:
 
 
 ACCEPTED = f"""
-from spark_kafka_sink.spark.options import sink_options
-sink_options({GIVEN | {"openTelemetry": "true"}})
+from pyspark.sql.types import StructType
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+given = {GIVEN | {"openTelemetry": "true"}}
+KafkaDataSource(given).check(StructType().add("value", "string"))
 """
 
 
@@ -357,7 +372,7 @@ def test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package(
 
     monkeypatch.setattr(importlib.metadata, "entry_points", others)
     with pytest.raises(ConfigException) as refused:
-        sink_options(GIVEN | {"openTelemetry": "true"})
+        check(GIVEN | {"openTelemetry": "true"})
     package = f"opentelemetry-exporter-otlp-proto-{protocol}"
     assert str(refused.value) == (
         f"option openTelemetry is true, but no exporter otlp_proto_{protocol} of OpenTelemetry is "
@@ -367,7 +382,7 @@ def test_an_otlp_exporter_that_is_not_installed_is_named_with_its_package(
     )
     # A program with a provider of its own exports its spans elsewhere.
     monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
-    assert sink_options(GIVEN | {"openTelemetry": "true"}).traceparent == ""
+    assert check(GIVEN | {"openTelemetry": "true"}).traceparent == ""
 
 
 def test_beside_an_exporter_that_cannot_start_the_others_export(tmp_path: Path) -> None:
@@ -380,7 +395,7 @@ def test_beside_an_exporter_that_cannot_start_the_others_export(tmp_path: Path) 
     assert '"name": "pykafka task"' in printed
 
 
-def test_the_option_is_off_and_its_parent_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_is_off_and_its_parent_is_checked() -> None:
     assert sink_options(GIVEN).traceparent is None
     on = GIVEN | {"openTelemetry": "true"}
     assert sink_options(on).traceparent == ""
@@ -389,10 +404,19 @@ def test_the_option_is_off_and_its_parent_is_checked(monkeypatch: pytest.MonkeyP
         sink_options(on | {"traceparent": "x"})
     with pytest.raises(ConfigException, match="traceparent has no effect: set openTelemetry"):
         sink_options(GIVEN | {"traceparent": PARENT})
+
+
+def test_opentelemetry_is_needed_where_a_write_is_planned_and_not_on_a_connect_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tracing, "find_spec", lambda _: None)
-    with pytest.raises(ConfigException, match="run pip install opentelemetry-sdk"):
-        sink_options(on)
-    assert sink_options(GIVEN).traceparent is None, "others do not need it"
+    on = GIVEN | {"openTelemetry": "true"}
+    for check_here in (KafkaDataSource(on).check, KafkaDataSource(on).check_stream):
+        with pytest.raises(ConfigException, match="run pip install opentelemetry-sdk"):
+            check_here(SCHEMA)
+    assert check(GIVEN).traceparent is None, "others do not need it"
+    check_options_and_columns(SCHEMA, on)
+    check_options_and_columns_of_stream(SCHEMA, on)
 
 
 def test_the_current_span_of_the_users_process_goes_with_the_options(

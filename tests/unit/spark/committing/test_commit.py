@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,12 @@ from threading import Barrier
 import pytest
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
+from spark_kafka_sink.spark.committing.job_commit import (
+    add_error,
+    commit_report,
+    failure_report,
+    publish,
+)
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import (
     SAMPLES,
@@ -313,6 +319,18 @@ def test_a_report_goes_where_the_driver_s_own_output_goes(tmp_path: Path) -> Non
     assert json.loads(os.read(reader, 10_000))["tasks"] == 1
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
+def test_a_report_takes_the_place_of_a_file_in_memory() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "report.json")
+        for tasks in (1, 2):
+            publish(commit_report([message(task) for task in range(tasks)]), path)
+            assert json.loads(path.read_text())["tasks"] == tasks
+        publish(failure_report([None], write_id="w"), path)
+        add_error("w", "boom", path, has_lines=False)
+        assert json.loads(path.read_text())["error"] == "boom"
 
 
 def test_a_report_s_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql.types import StringType, StructType
 from support.brokers.logins import unsigned_token
 from support.brokers.scripted_broker import ScriptedBroker
+from support.programs.unprivileged import unprivileged
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
@@ -32,6 +33,8 @@ from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import (
     KafkaDataSource,
     check_batch_write,
+    check_options_and_columns,
+    check_options_and_columns_of_stream,
     check_stream_write,
 )
 from spark_kafka_sink.spark.planning.preflight import (
@@ -169,7 +172,25 @@ def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(
         make(folder)
     words = f"option deadLetterPath is {folder}, which the driver cannot create (Not a directory): "
     assert str(refused.value).startswith(words)
+    with pytest.raises(
+        ConfigException, match=r"file, which the driver cannot create \(File exists"
+    ):
+        make(tmp_path / "file")
+    sealed = tmp_path / "sealed"
+    sealed.mkdir(mode=0o700)
+    with unprivileged(sealed), pytest.raises(ConfigException, match=r"create \(Permission denied"):
+        make(sealed / "letters")
     make_dead_letter_path(sink_options(NAMES))
+
+
+def test_a_client_of_spark_connect_does_not_look_at_the_server_s_folder_for_dead_letters(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "letters"
+    file.touch()
+    options = NAMES | {"onError": "deadLetter", "checkpointLocation": "/c"}
+    for look in (check_options_and_columns, check_options_and_columns_of_stream):
+        look(SCHEMA, options | {"deadLetterPath": str(file)})
 
 
 def test_a_report_that_may_not_be_written_is_told_by_the_driver(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.programs.unprivileged import unprivileged
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.spark.tasks.dead_letters import (
@@ -195,6 +196,18 @@ def test_a_disk_that_becomes_full_is_told_by_the_option_and_leaves_no_file(
             go_on(letters)
         letters.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_may_not_be_searched_is_told_by_the_option(tmp_path: Path) -> None:
+    folder = tmp_path / "sealed" / "letters"
+    folder.mkdir(parents=True)
+    letters = DeadLetterFile(folder, "t", 0, 0)
+    found = f"option deadLetterPath is {folder}, which cannot be written into (Permission denied)"
+    with (
+        unprivileged(folder.parent),
+        pytest.raises(ConfigException, match=re.escape(found)),
+    ):
+        letters.take(BAD)
 
 
 def test_a_full_disk_replaces_no_error_of_the_task(tmp_path: Path) -> None:

@@ -161,6 +161,52 @@ def test_a_dead_letter_has_the_time_of_writing_however_old_its_row_is(kind: pa.D
     }
 
 
+class Slow(AllTaken):
+    """A producer whose brokers acknowledge nothing before a flush. Its rows take no memory."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+        self._waiting: list[object] = []
+
+    def append(self, *given: object, **__: object) -> None:
+        """Keep what is called about a batch until the next flush."""
+        _, _, on_failure = given
+        self._waiting.append(on_failure)
+
+    def flush(self) -> None:
+        """Acknowledge all batches."""
+        self.flushes += 1
+        self._waiting.clear()
+
+
+@pytest.mark.parametrize("bad", [0, 50, 100])
+@pytest.mark.parametrize("on_error", ["skip", "deadLetter"])
+@pytest.mark.parametrize("mode", [None, "two-phase"])
+def test_rows_that_may_be_refused_take_as_much_memory_as_buffer_memory_and_no_more(
+    mode: str | None, on_error: str, bad: int
+) -> None:
+    limit_bytes = 1_000_000
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "onError": on_error}
+    names["kafka.buffer.memory"] = str(limit_bytes)
+    if on_error == "deadLetter":
+        names["deadLetterTopic"] = "dead"
+    if mode is not None:
+        names |= {"exactlyOnce": mode, "commitLogTopic": "log"}
+    partitions = pa.array([7] * bad + [0] * (100 - bad), pa.int32())
+    producer = Slow()
+    before, kept = pa.total_allocated_bytes(), []
+    with TaskRows(sink_options(names), cast(TaskProducer, producer), 0, 0) as rows:
+        for _ in range(40):
+            rows.append(pa.record_batch({"value": [b"v" * 1000] * 100, "partition": partitions}))
+            kept.append(pa.total_allocated_bytes() - before)
+    if mode is not None or (on_error == "skip" and bad == 100):
+        assert max(kept) < 10_000, "no row is sent again"
+        assert producer.flushes == 0
+    else:
+        assert limit_bytes // 3 < max(kept) <= limit_bytes
+        assert 0 < producer.flushes < 6
+
+
 @pytest.mark.parametrize("mode", ["single", "two-phase"])
 def test_a_topic_column_may_not_name_the_commit_log(mode: str) -> None:
     names = {"kafka.bootstrap.servers": "127.0.0.1:1", "exactlyOnce": mode, "commitLogTopic": "log"}
