@@ -269,10 +269,12 @@ class _Deadline:
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Connect to the first reachable address of a host, and return the socket.
 
-        The remaining time is divided equally among the addresses that are not tried yet.
+        The time limit does not include the DNS look-up. The remaining time is divided equally among
+        the addresses that are not tried yet.
         """
         failure: OSError = OSError("the host has no address")
         addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        self._until = time.monotonic() + self.limits.connect_s
         for number, (family, kind, protocol, _name, target) in enumerate(addresses):
             try:
                 made = socket.socket(family, kind, protocol)

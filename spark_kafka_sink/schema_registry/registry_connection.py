@@ -67,7 +67,7 @@ _CLIENT_ID: Final = "bearer.auth.client.id"
 _CLIENT_SECRET: Final = "bearer.auth.client.secret"  # noqa: S105 - a name
 _SCOPE: Final = "bearer.auth.scope"
 _OF_ENDPOINT: Final = (_CLIENT_ID, _CLIENT_SECRET, _SCOPE)
-_SECRETS: Final = (_USER_INFO, _TOKEN, _CLIENT_SECRET)
+_SECRETS: Final = (_USER_INFO, _TOKEN)
 _HEADERS: Final = {
     "bearer.auth.logical.cluster": "target-sr-cluster",
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
@@ -365,6 +365,13 @@ class _Connection:
             raise ConfigException(f"option {_ENDPOINT} is not a URL: expected https://host/path")
         self._values.check_url(url, f"the URL that {_ENDPOINT} names")
         if not is_encrypted(url) and is_remote(url):
+            for name in _OF_ENDPOINT:
+                if self._values.has_reference(self._given.get(name, "")):
+                    message = (
+                        f"a reference (${{…}}) in option {name} cannot be used with {_ENDPOINT}, "
+                        "which is http: the value would be sent there unencrypted; use https"
+                    )
+                    raise ConfigException(message)
             warn_once(
                 logger,
                 f"{_ENDPOINT} is http: the client's credentials and its tokens travel unencrypted, "

@@ -367,6 +367,21 @@ def test_each_address_of_a_host_has_its_share_of_the_time(monkeypatch: pytest.Mo
             assert made.getpeername() == server.getsockname()
 
 
+def test_a_slow_look_up_of_the_name_does_not_shorten_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deadline = _Deadline(LIMITS)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def look_up(*_: object, **__: object) -> list[object]:
+            deadline._until -= 2 * LIMITS.connect_s  # as if it had taken that long
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", server.getsockname())]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        with deadline.connect(("host", 80)) as made:
+            assert made.getpeername() == server.getsockname()
+
+
 @pytest.mark.parametrize(
     "url",
     [

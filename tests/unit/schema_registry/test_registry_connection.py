@@ -366,6 +366,21 @@ def test_no_variable_is_sent_unencrypted_by_any_way(
         client_of(kafka=login | kafka, more=given, url=url)
 
 
+@pytest.mark.parametrize("name", ["client_id", "client_secret", "scope"])
+def test_the_variables_of_a_client_go_to_the_token_endpoint_and_not_unencrypted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    client = {"client_id": "c", "client_secret": "s", "scope": "x", name: "${env:SECRET}"}
+    options = {f"bearer_auth_{option}": value for option, value in client.items()}
+    said = refusal("https://h", bearer_auth_issuer_endpoint_url="http://idp.invalid/x", **options)
+    option = f"bearer.auth.{name.replace('_', '.')}"
+    assert said.startswith(f"a reference (${{…}}) in option {option} cannot be used with bearer")
+    assert "s3cret" not in said
+    for url in ("https://idp.invalid/x", "http://localhost:1/x"):
+        assert client_of(REMOTE, bearer_auth_issuer_endpoint_url=url, **options)
+
+
 def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("URL", "http://u:s3cret@nobody.invalid:8081")
     monkeypatch.setenv("WRONG", "s3cret")
