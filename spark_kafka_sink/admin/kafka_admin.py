@@ -192,10 +192,7 @@ class KafkaAdmin:
 
     @by_one_caller
     def expire_delegation_token(self, hmac: Secret) -> None:
-        """Expire a token now. After that, no client can log in with the token.
-
-        If a response is lost and the retry finds no token, the call ends without an error.
-        """
+        """Expire a token now. After that, no client can log in with the token."""
         self._tokens.expire(hmac)
 
     @by_one_caller

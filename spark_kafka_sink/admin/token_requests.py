@@ -63,21 +63,9 @@ class TokenRequests:
         ).expiry_timestamp_ms
 
     def expire(self, hmac: Secret) -> None:
-        """Expire a token now. If a retry finds no token, a failed attempt has expired it."""
+        """Expire a token now."""
         request = ExpireDelegationTokenRequest(hmac=_bytes(hmac))
-        has_failed = False
-
-        def is_expired(future: RequestFuture) -> bool:
-            nonlocal has_failed
-            try:
-                _response("expired", future, ExpireDelegationTokenResponse)
-            except ApiException as error:
-                if not has_failed or error.code != codes.DELEGATION_TOKEN_NOT_FOUND:
-                    has_failed = True
-                    raise
-            return True
-
-        self._requests.until_answered(request, is_expired)
+        self._about_tokens("expired", request, ExpireDelegationTokenResponse)
 
     def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
         """Return the tokens of `owners` that this client may see; None means all owners."""

@@ -317,7 +317,7 @@ class Reading:
         return [self._fetch(node_id, partitions, now) for node_id, partitions in by_node.items()]
 
     def _check_topic_id(self, partition: PartitionReading) -> None:
-        """Raise OffsetOutOfRangeException if the topic was created again since the first check."""
+        """Raise OffsetOutOfRangeException if the topic does not have the id `topic_id` any more."""
         topic_id = self._metadata.topic_id(self._topic)
         if topic_id == ZERO_UUID:
             return

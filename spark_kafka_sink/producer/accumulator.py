@@ -24,9 +24,9 @@ The difficult parts:
   If several batches reference a slice, it is charged until the last of these batches is done.
 - While memory is short, open batches are sent, oldest first. Memory of batches in flight counts as
   soon free (`draining`), so no more batches are sent than needed. If all open batches were sent,
-  the average batch would contain half as many records. A batch's part of a referenced slice also
-  counts as soon free, although the slice is free only when all of its batches are done: the batches
-  that wait usually fill, and are sent, before memory runs out.
+  the average batch would contain half as many records. A referenced slice is free only when all
+  of its batches are done. While no caller waits for memory, a batch's part of the slice also counts
+  as soon free, because the other batches usually fill, and are sent, before memory runs out.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
@@ -335,7 +335,7 @@ class RecordAccumulator:
         """Charge the compressed size of a batch instead of the size of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
-            self.pool.draining_bytes += batch.draining(batch.buffered_bytes)
+            self.pool.drain(batch.draining(batch.copied_bytes, batch.referenced_bytes))
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         found = self._found_limits.get(tp.topic)
@@ -405,7 +405,7 @@ class RecordAccumulator:
     def take(self, batch: ProducerBatch) -> None:
         """Remove a sendable batch from its queue; seal it if it is open."""
         topic_partition = batch.topic_partition
-        self.pool.draining_bytes += batch.draining(batch.buffered_bytes)
+        self.pool.drain(batch.draining(batch.copied_bytes, batch.referenced_bytes))
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
@@ -417,7 +417,7 @@ class RecordAccumulator:
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, but behind batches with lower sequences."""
-        self.pool.draining_bytes += batch.draining(0)
+        self.pool.drain(batch.draining(0, 0))
         queue = self._queues[batch.topic_partition]
         ahead = 0
         if batch.has_sequence:
@@ -511,7 +511,7 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that no request in flight contains."""
-        self.pool.draining_bytes += batch.draining(0)
+        self.pool.drain(batch.draining(0, 0))
         self.pool.free(batch.release())
 
 

@@ -52,14 +52,16 @@ class BufferPool:
     """The free memory of one producer.
 
     available_bytes: the free bytes, negative while batches keep more than was reserved for them.
-    draining_bytes: the bytes that will be free when the batches in flight are done. room_bytes: if
-    fewer bytes than this are free or will soon be free, memory is short.
+    draining_bytes: the bytes that will be free when the batches in flight are done.
+    draining_parts_bytes: the parts of these batches in buffers that other batches may also
+    reference. room_bytes: if fewer bytes than this are free or will soon be free, memory is short.
     """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.available_bytes = total_bytes
         self.draining_bytes = 0
+        self.draining_parts_bytes = 0
         self.room_bytes = int(total_bytes * _ROOM)
         self._waiting: deque[PendingAppend] = deque()
 
@@ -71,7 +73,10 @@ class BufferPool:
     @property
     def is_short(self) -> bool:
         """Whether open batches must be sent because too little memory is free or soon free."""
-        return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
+        soon = self.available_bytes + self.draining_bytes
+        if not self._waiting:
+            soon += self.draining_parts_bytes
+        return soon < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:
         """Reserve bytes for a call; return False if it must wait for memory or for earlier calls.
@@ -104,6 +109,11 @@ class BufferPool:
         """Remove a call from the queue of waiting calls, if it is there."""
         if pending in self._waiting:
             self._waiting.remove(pending)
+
+    def drain(self, more: tuple[int, int]) -> None:
+        """Count more bytes as soon free: of draining_bytes, and of draining_parts_bytes."""
+        self.draining_bytes += more[0]
+        self.draining_parts_bytes += more[1]
 
     def charge(self, size_bytes: int) -> None:
         """Record that batches keep these bytes from now on. They need not have been reserved."""

@@ -172,8 +172,8 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
-        # The part of buffered_bytes that the accumulator counts as soon free.
-        self._draining_bytes = 0
+        # The parts of copied_bytes and referenced_bytes that the accumulator counts as soon free.
+        self._draining_bytes = (0, 0)
         self.retained: list[RetainedBuffer] = []
         # The spans of records with an owner; a split divides them.
         self.spans: list[RecordSpan] = []
@@ -241,12 +241,13 @@ class ProducerBatch:
     @property
     def size_bytes(self) -> int:
         """The size of the batch as it is sent. Before it is compressed, this is an upper bound."""
-        return RECORD_BATCH_OVERHEAD + self.buffered_bytes
+        return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
-    def buffered_bytes(self) -> int:
-        """The size of the records in memory. Of a referenced buffer, only the batch's part."""
-        return sum(map(len, self._pieces))
+    def referenced_bytes(self) -> int:
+        """The size of the batch's parts of referenced buffers."""
+        # If the batch was compressed, and `settle` was not called yet, copied_bytes is larger.
+        return max(0, sum(map(len, self._pieces)) - self.copied_bytes)
 
     @property
     def records(self) -> Buffer:
@@ -365,11 +366,11 @@ class ProducerBatch:
         """Store the size that the batch has in an older message format, in which it is sent."""
         self.sent_bytes = size_bytes
 
-    def draining(self, size_bytes: int) -> int:
-        """Set how many bytes of the batch will soon be free. Return the increase."""
-        more = size_bytes - self._draining_bytes
-        self._draining_bytes = size_bytes
-        return more
+    def draining(self, copied_bytes: int, referenced_bytes: int) -> tuple[int, int]:
+        """Set how many bytes of the batch will soon be free. Return the increase of each."""
+        copied, referenced = self._draining_bytes
+        self._draining_bytes = copied_bytes, referenced_bytes
+        return copied_bytes - copied, referenced_bytes - referenced
 
     # -- events -----------------------------------------------------------------------------------
 

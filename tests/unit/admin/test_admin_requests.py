@@ -301,20 +301,12 @@ def test_a_call_that_times_out_names_the_error_for_which_it_was_repeated(
 TOKEN_HMAC = Secret("aG1hYw==")
 
 
-def test_a_token_is_expired_once_though_the_response_is_lost(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = Network(clock, 0.0)
-    network.expire_errors = [None, codes.DELEGATION_TOKEN_NOT_FOUND]
-    with admin_of(network, monkeypatch) as asked:
-        asked.expire_delegation_token(TOKEN_HMAC)
-    assert network.expire_errors == []
-
-
 @pytest.mark.parametrize(
     "answers",
     [
         [codes.DELEGATION_TOKEN_NOT_FOUND],
+        # A broker may not know a new token yet, so the lost request has not expired it for sure.
+        [None, codes.DELEGATION_TOKEN_NOT_FOUND],
         [None, codes.DELEGATION_TOKEN_OWNER_MISMATCH],
     ],
 )

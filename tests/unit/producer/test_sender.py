@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
@@ -89,6 +90,24 @@ def test_what_a_caller_waits_for_is_made_room_for() -> None:
     assert not producer.accumulator.pool.reserve(PendingAppend(), 6000)
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+
+
+def test_a_caller_that_waits_gets_the_memory_of_slices_in_one_round_trip() -> None:
+    settings = Settings(linger=5.0, batch_size=200_000, buffer_memory=800_000)
+    producer = PureProducer([1] * 4, settings)
+    producer.ready()
+    for _ in range(2):
+        producer.append_slice(np.arange(4), [b"x" * 90_000] * 4)
+    (request,) = producer.poll()
+    # Room for another slice, if the rest fills up and is sent, too.
+    assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+    assert producer.poll() == []
+    # All batches reference both slices, so that no memory is free before all of them are done.
+    pending = PendingAppend()
+    assert not producer.accumulator.pool.reserve(pending, 100_000)
+    producer.accumulator.pool.wait(pending)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [2, 3]
 
 
 def test_a_partition_whose_full_batch_goes_gives_no_second_one_to_the_same_request() -> None:

@@ -378,7 +378,8 @@ def test_the_variables_of_a_client_go_to_the_token_endpoint_and_not_unencrypted(
     assert said.startswith(f"a reference (${{…}}) in option {option} cannot be used with bearer")
     assert "s3cret" not in said
     for url in ("https://idp.invalid/x", "http://localhost:1/x"):
-        assert client_of(REMOTE, bearer_auth_issuer_endpoint_url=url, **options)
+        made = client_of(REMOTE, more={**options, "bearer_auth_issuer_endpoint_url": url})
+        assert isinstance(made, SchemaRegistryClient)
 
 
 def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
