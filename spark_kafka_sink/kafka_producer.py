@@ -54,8 +54,8 @@ class KafkaProducer(BaseProducer):
     no thread or socket can be created. Before the error is raised, everything that was created is
     closed.
 
-    The producer's `close` also closes the Python objects, but not an object that an option contains
-    by its name, because other producers may use it.
+    The producer's `close` also closes these Python objects. It does not close an object that an
+    option refers to by its name, because other producers may use this object.
 
     The end of a ``with`` block closes the producer, even after an error. Records that were sent
     before the error are still delivered; after KeyboardInterrupt, this takes at most 5 s. If a

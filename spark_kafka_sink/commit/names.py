@@ -88,7 +88,7 @@ class Owner(NamedTuple):
         return f"{self.driver_id}/{slot}"
 
     def slot_of(self, transactional_id: str) -> TaskSlot | None:
-        """Return the slot in the id of one of this owner's tasks, or None for any other id."""
+        """Return the slot that an id contains. Return None if it is of no task of this owner."""
         beginning = f"{self.driver_id}/"
         if not transactional_id.startswith(beginning):
             return None

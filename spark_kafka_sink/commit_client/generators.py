@@ -26,9 +26,10 @@ Steps: TypeAlias = Generator[Wait, None, T]
 
 
 class NoReplyError(Exception):
-    """There is no reply to a request, because a broker returned an error or did not respond.
+    """A request failed: a broker returned an error, or did not respond.
 
-    is_unanswered: whether there is no usable response. A broker may have processed the request.
+    is_unanswered: whether there is no usable response. If so, a broker may have processed the
+    request nevertheless.
     """
 
     def __init__(self, code: int, reason: str, *, is_unanswered: bool) -> None:

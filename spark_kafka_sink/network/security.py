@@ -401,7 +401,10 @@ class Security:
 
     @property
     def problem(self) -> str:
-        """Why no login is possible now; an empty string if unknown. Any thread may read this."""
+        """Why no login is possible now; an empty string if no reason is known.
+
+        Any thread may read this.
+        """
         if self._oauth is None or self._oauth.source is None:
             return ""
         return self._oauth.source.problem()

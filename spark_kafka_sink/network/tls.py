@@ -147,7 +147,7 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
     """Trust the certificates in OpenSSL's file and folders.
 
-    If there are none, trust those in a file where another system usually keeps them.
+    If there are none, trust those in a file where other operating systems usually keep them.
 
     Raise ConfigException if no certificate is found, or if the file that SSL_CERT_FILE names
     contains none. OpenSSL would ignore such a file: the client would reject every broker, or trust

@@ -118,8 +118,7 @@ def _has_no_schema(column: ColumnType, path: str) -> str:
     if column.kind is Kind.NULL:
         return (
             f"column {path} is of type {column.text}, for which no Avro schema can be derived: "
-            "cast it to the type that its values are to have, or set a schema that accepts null "
-            "there"
+            "cast it to another type, or set a schema that accepts null in this field"
         )
     if column.kind is Kind.DURATION:
         return (

@@ -377,7 +377,7 @@ class _Fitter:
         if len(others) == 1:
             raise others[0]
         with _of_some_rows(if_any=not is_of_every_row):
-            raise _misfit(column, path, f"one of {len(branches)} schemas, and none of them fits")
+            raise _misfit(column, path, f"a type that fits one of {len(branches)} schemas")
 
     def _is_null(self, branch: JsonSchema) -> bool:
         return isinstance(branch, Mapping) and branch.get("type") == "null"

@@ -129,8 +129,8 @@ def abort_run(
     is_missing: whether a commit message is missing. If so, its task may still be running.
 
     If no message is missing, `commit_record` may have recorded the decision. Then the rows are lost
-    unless somebody commits them in time. So if no broker responds within max.block.ms, the abort is
-    tried again until the transactions have timed out.
+    unless the transactions are committed before they time out. So if no broker responds within
+    max.block.ms, this function asks again until then, and commits what was decided.
     """
     is_marked = _take_mark(plan.run.name)
     may_be_decided = not is_missing and not is_marked

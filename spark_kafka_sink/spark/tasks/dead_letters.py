@@ -309,7 +309,7 @@ class DeadLetterFile:
         return False
 
     def finish(self) -> list[str]:
-        """Rename the file to its final name and return its path. Return [] if there is no file."""
+        """Rename the file to its final name. Return a list of its path, empty without a file."""
         if self._writer is None:
             return []
         with self._naming_the_folder():

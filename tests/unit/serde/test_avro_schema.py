@@ -267,7 +267,7 @@ def test_derived_records_have_distinct_names() -> None:
         (
             pa.struct([("a", pa.null())]),
             "column value.a is of type null, for which no Avro schema can be derived: cast it to "
-            "the type that its values are to have, or set a schema that accepts null there",
+            "another type, or set a schema that accepts null in this field",
         ),
         (
             pa.list_(pa.map_(pa.string(), pa.null())),

@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "name without effect": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "recordName": "R"}, ConfigException, "option recordName has no effect"),
     "variant": (rows(T.StructType().add("v", T.VariantType())), {"valueFormat": "avro"}, DataException, "column value.v is of type variant, for which there is no Avro schema"),
     "interval": (rows(T.DayTimeIntervalType()), {"valueFormat": "avro"}, DataException, "column value is of type interval day to second, for which no Avro schema can be derived"),
-    "void": (rows(T.StructType().add("a", T.ArrayType(T.NullType()))), {"valueFormat": "avro"}, DataException, "column value.a[] is of type void, for which no Avro schema can be derived: cast it to the type that its values are to have, or set a schema that accepts null there"),
+    "void": (rows(T.StructType().add("a", T.ArrayType(T.NullType()))), {"valueFormat": "avro"}, DataException, "column value.a[] is of type void, for which no Avro schema can be derived: cast it to another type, or set a schema that accepts null in this field"),
     "name of a field": (rows(T.StructType().add("a b", T.StringType())), {"valueFormat": "avro"}, DataException, "column value.a b: a field of an Avro record is expected to have a name of letters"),
 }  # fmt: skip
 
