@@ -165,12 +165,12 @@ class SinkOptions:
     full_traceback: whether tracebacks of exceptions show the frames of the sink. registry: the
     driver's settings of the schema registry; None in tasks.
 
-    The driver adds the following before tasks start. encodings: the columns that tasks encode,
-    and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
-    the rows. max_message_bytes, partitions: the topic's max.message.bytes and partition count,
-    None and 0 if unknown. retention_ms: the topic's retention.ms if it deletes records by their
-    own timestamps, None otherwise or if unknown. brokers: the brokers of the cluster. trace:
-    the span of the job, None without openTelemetry.
+    The driver adds the following before tasks start. encodings: the columns that tasks encode, and
+    how. laid_out: the partition count of each topic for which `atomic_layout` partitioned the rows.
+    max_message_bytes: max.message.bytes of the topic and of the dead letter topic, by topic, where
+    it is known. partitions: the topic's partition count, 0 if unknown. retention_ms: the topic's
+    retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
+    brokers: the brokers of the cluster. trace: the span of the job, None without openTelemetry.
     """
 
     producer: ProducerConfig
@@ -189,7 +189,7 @@ class SinkOptions:
     registry: RegistrySettings | None = None
     encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
-    max_message_bytes: int | None = None
+    max_message_bytes: Mapping[str, int] = field(default_factory=dict)
     partitions: int = 0
     retention_ms: int | None = None
     brokers: tuple[Node, ...] = ()

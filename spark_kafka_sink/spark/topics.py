@@ -163,28 +163,23 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
     return {topic: retention_of(found.get(topic, {})) for topic in topics}
 
 
-class TopicLimit:
-    """max.message.bytes of the topic in the option `topic`.
+class TopicLimits:
+    """max.message.bytes of the topics in the options `topic` and `deadLetterTopic`.
 
-    The value is None if it is unknown or if the option is not set. clock: returns seconds.
+    by_topic: where it is known. clock: returns seconds.
     """
 
     def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._good_until = -math.inf
-        self._topic = options.topic
         self._producer, self._brokers = options.producer, options.brokers
-        self.bytes = options.max_message_bytes
+        self.by_topic = options.max_message_bytes
 
-    @property
-    def by_topic(self) -> dict[str, int]:
-        """max.message.bytes by topic, empty if it is unknown."""
-        return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
-
-    def refreshed(self) -> dict[str, int]:
+    def refreshed(self) -> Mapping[str, int]:
         """Read max.message.bytes again, at most once per second; return `by_topic`."""
-        if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
+        if self.by_topic and self._clock() >= self._good_until:
             with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
-                self.bytes = limit_of(settings_with_limit(admin, self._topic))
+                found = {each: limit_of(settings_with_limit(admin, each)) for each in self.by_topic}
+            self.by_topic = {each: limit for each, limit in found.items() if limit is not None}
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

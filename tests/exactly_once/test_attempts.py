@@ -307,9 +307,9 @@ def test_dead_letters_are_there_once_in_two_phase_and_at_least_once_in_files(
     if mode == "single" and option == "deadLetterTopic":
         pytest.skip("it is refused: every task would write to it")
     letters = new_topic(1)
-    job.options |= {"onError": "deadLetter", "kafka.max.request.size": "20000"}
+    job.options["onError"] = "deadLetter"
     job.options[option] = letters if option == "deadLetterTopic" else f"{driver_folder}/letters"
-    large = "x" * 30_000
+    large = "x" * 1_500_000  # more than max.message.bytes of both topics
 
     failed = job.plan()
     job.write(failed, {0: ["a", large], **OTHERS})

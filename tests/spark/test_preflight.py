@@ -45,7 +45,7 @@ from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage
 from spark_kafka_sink.spark.tasks.task import write_task
-from spark_kafka_sink.spark.topics import TopicLimit
+from spark_kafka_sink.spark.topics import TopicLimits
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -519,7 +519,7 @@ def test_a_topic_is_asked_for_its_limit_once_a_second(kafka: KafkaCluster) -> No
     topic = topic_maker(kafka)(1, {"max.message.bytes": "2000"})
     options = sink_options({"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
     seconds = 100.0
-    limit = TopicLimit(replace(options, max_message_bytes=1000), lambda: seconds)
+    limit = TopicLimits(replace(options, max_message_bytes={topic: 1000}), lambda: seconds)
     assert limit.by_topic == {topic: 1000}
     assert limit.refreshed() == {topic: 2000}
     set_config(kafka.bootstrap, topic, "max.message.bytes", "3000")

@@ -350,7 +350,7 @@ def check_environment(
     make_dead_letter_path(options)
     has_headers = "headers" in schema.names or adds_headers(options)
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
-    check_dead_letter_topic(options, may_remember=may_remember)
+    options = check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     # Do this last, because it may register a schema.

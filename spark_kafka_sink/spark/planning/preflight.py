@@ -207,9 +207,12 @@ def check_cluster(
         found = _look(options, has_headers=has_headers, again=found is not None)
         if may_remember:
             _found.keep(asked, found)
+    limits = dict(options.max_message_bytes)
+    if options.topic is not None and found.max_message_bytes is not None:
+        limits[options.topic] = found.max_message_bytes
     return replace(
         options,
-        max_message_bytes=found.max_message_bytes,
+        max_message_bytes=limits,
         partitions=found.partitions,
         retention_ms=found.retention_ms,
         brokers=found.brokers,
@@ -217,10 +220,13 @@ def check_cluster(
 
 
 @name_kafka_options()
-def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
-    """Check the dead letter topic, if it is set, in the same way as the topic of the rows."""
+def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:
+    """Check the dead letter topic, if it is set, in the same way as the topic of the rows.
+
+    Return the options with the topic's max.message.bytes, if it is known.
+    """
     if options.bad_rows.topic is None:
-        return
+        return options
     letters = replace(
         options,
         topic=options.bad_rows.topic,
@@ -228,13 +234,14 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
         laid_out={},  # atomic_layout does not partition dead letters
     )
     try:
-        check_cluster(letters, has_headers=True, may_remember=may_remember)
+        checked = check_cluster(letters, has_headers=True, may_remember=may_remember)
     except UnsupportedForMessageFormatException as error:
         message = (
             f"option deadLetterTopic is {letters.topic}: dead letters need headers, which Kafka "
             "has since 0.11, and a broker is older; set deadLetterPath instead"
         )
         raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
+    return replace(options, max_message_bytes=checked.max_message_bytes)
 
 
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:

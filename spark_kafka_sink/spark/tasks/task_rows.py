@@ -37,7 +37,7 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
 )
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender, KeptRows
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
-from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
+from spark_kafka_sink.spark.topics import MissingTopics, TopicLimits, retention_of_topics
 from spark_kafka_sink.task_producer import TaskProducer
 
 # What tasks may wait for, in the words of their progress lines.
@@ -115,9 +115,9 @@ class TaskRows:
         # With compression, the size of a record is not known before it is sent.
         self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
-        self._limit = TopicLimit(options)
-        self._refreshed_limit = self.waits.noted(_SETTINGS, self._limit.refreshed)
-        self._limit_messages(self._limit.by_topic)
+        self._limits = TopicLimits(options)
+        self._refreshed_limit = self.waits.noted(_SETTINGS, self._limits.refreshed)
+        self._limit_messages(self._limits.by_topic)
         self._missing_topics = MissingTopics(options, options.new_topic)
         self._missing_dead_letter_topic = MissingTopics(options, options.new_dead_letter_topic)
         self._layout = LayoutCheck(options.laid_out, producer.partition_counts)

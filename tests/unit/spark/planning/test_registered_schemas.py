@@ -619,7 +619,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "the latest version of subject 't-value' is not valid: Avro schema: the schema: found 'recor'"),
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
     "no subject, no type to derive": ({}, {"use_latest_version": "true", "kind": "interval"}, ConfigException, "no subject 't-value': register a schema, or remove the option"),
-    "void": ({}, {"valueSubject": "u", "kind": "void"}, DataException, "column value is of type void, for which no Avro schema can be derived: cast it to the type"),
+    "void": ({}, {"valueSubject": "u", "kind": "void"}, DataException, "column value is of type void, for which no Avro schema can be derived: cast it to another type"),
     "subject of a key": ({}, {"keySubject": "k"}, ConfigException, "option keySubject has no effect: set keyFormat, or remove it"),
     "strategy of a key": ({}, {"key_subject_name_strategy": "RECORD"}, ConfigException, "option key.subject.name.strategy has no effect: set keyFormat, or remove it"),
     "header of a key": ({}, {"key_schema_id_serializer": "HeaderSchemaIdSerializer"}, ConfigException, "option key.schema.id.serializer has no effect: set keyFormat, or remove it"),

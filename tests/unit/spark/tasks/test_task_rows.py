@@ -256,7 +256,7 @@ def test_a_task_says_that_it_waits_for_the_settings_or_the_creation_of_topics(
             _, self.refresh = given
 
     producer = TooLarge()
-    options = replace(options_with("fail", HOUR_MS), max_message_bytes=1000)
+    options = replace(options_with("fail", HOUR_MS), max_message_bytes={"t": 1000})
     task = TaskRows(options, cast(TaskProducer, producer), 0, 0)
     assert producer.refresh() == {"t": 2000}
     assert seen == [{"the settings of topics": ""}]
