@@ -2,8 +2,9 @@
 
 A user's logging handler may raise anything. `safe_logging` protects code that must not stop.
 
-A streaming query plans a write for every micro-batch and would log the same warning for weeks. When
-a write is planned again, the planning therefore runs inside `warnings_disabled`.
+A streaming query plans a write for every micro-batch and would log the same warning for weeks. So a
+process logs a warning once. Two processes may make the same checks of a write. Then one of them
+makes the checks inside `warnings_disabled`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.auth.mechanisms import PLAIN, utf8
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, PLAIN, utf8
 from spark_kafka_sink.auth.token_endpoint import (
     basic_authorization,
     by_secret,
@@ -29,7 +30,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     name_options,
 )
-from spark_kafka_sink.logs import shown_value, warn_once
+from spark_kafka_sink.logs import shown_value, warn_once, warnings_disabled
 from spark_kafka_sink.network.http import (
     HttpException,
     HttpLimits,
@@ -338,10 +339,15 @@ class _Connection:
     def _inherited_token(self) -> Callable[[], str]:
         """Return a function that fetches a token with the OAuth options of the brokers.
 
-        The registry gets a token of its own, because it may reject a token that brokers accept.
+        The registry gets a token of its own, because it may reject a token that brokers accept. If
+        the brokers get such tokens, too, the connection to them logs the warnings of the options.
         """
+        of_brokers = self._config.sasl_mechanism == OAUTHBEARER
         try:
-            with name_options(_OF_BROKERS):
+            with (
+                name_options(_OF_BROKERS),
+                warnings_disabled() if of_brokers else nullcontext(),
+            ):
                 oauth = OAuth(self._config, self._values)
         except SaslAuthenticationException as error:
             # A file has no valid token. It may be a file that is being written.

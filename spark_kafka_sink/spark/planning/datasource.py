@@ -345,6 +345,17 @@ def check_environment(
     options with the driver's credentials, if `options` contain a delegation token. These
     credentials are for the schema registry, which does not accept such a token.
     """
+    options = _checked_cluster(options, schema, in_batches=in_batches, may_remember=may_remember)
+    # Do this last, because it may register a schema.
+    asking = replace(options, producer=of_driver or options.producer)
+    checked = with_registered_encodings(asking, schema, may_remember=in_batches)
+    return replace(checked, producer=options.producer)
+
+
+def _checked_cluster(
+    options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
+) -> SinkOptions:
+    """Make the checks of `check_environment` that do not need the schema registry."""
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
     make_dead_letter_path(options)
@@ -353,25 +364,28 @@ def check_environment(
     options = check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
-    # Do this last, because it may register a schema.
-    asking = replace(options, producer=of_driver or options.producer)
-    checked = with_registered_encodings(asking, schema, may_remember=in_batches)
-    return replace(checked, producer=options.producer)
+    return options
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check on the driver that rows with a schema can be written. Raise an exception if not."""
+    """Check on the driver that rows with a schema can be written. Raise an exception if not.
+
+    The process that plans the write makes these checks again, and logs their warnings. But it does
+    not query the schema registry again. So this function logs the warnings about the registry.
+    """
     with warnings_disabled():
         checked, batch_id = KafkaDataSource(dict(options)).check(schema)
         in_batches = batch_id is not None
-        check_environment(checked, schema, in_batches=in_batches, may_remember=in_batches)
+        checked = _checked_cluster(checked, schema, in_batches=in_batches, may_remember=in_batches)
+    with_registered_encodings(checked, schema, may_remember=in_batches)
 
 
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check that a stream with a schema can be written. Raise an exception if not."""
+    """Check that a stream with a schema can be written, like `check_batch_write`."""
     with warnings_disabled():
         checked = KafkaDataSource(dict(options)).check_stream(schema)
-        check_environment(checked, schema, in_batches=True, may_remember=False)
+        checked = _checked_cluster(checked, schema, in_batches=True, may_remember=False)
+    with_registered_encodings(checked, schema, may_remember=True)
 
 
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:

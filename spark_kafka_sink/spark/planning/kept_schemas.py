@@ -34,12 +34,14 @@ class KeptSchema:
     """A schema that was chosen for a column.
 
     at: when the registry was queried, in seconds since 1970. write_id: the id of the write that the
-    schema was chosen for, an empty string for a micro-batch.
+    schema was chosen for, an empty string for a micro-batch. problem: the class of the exception
+    because of which no newer schema was chosen, an empty string if there was none.
     """
 
     chosen: ChosenSchema
     at: float
     write_id: str = ""
+    problem: str = ""
 
     def is_fresh(self, now: float, ttl_s: float) -> bool:
         """Return whether the schema may be used without another query to the registry.
@@ -119,7 +121,7 @@ def _asked_at(kept: KeptSchema) -> float:
 def _parts(kept: KeptSchema) -> list[object]:
     chosen = kept.chosen
     of_chosen = [chosen.text, chosen.schema_id, chosen.guid, chosen.referenced]
-    return [*of_chosen, kept.at, kept.write_id]
+    return [*of_chosen, kept.at, kept.write_id, kept.problem]
 
 
 def _stored(asked: str) -> dict[str, KeptSchema]:
@@ -135,10 +137,18 @@ def _stored(asked: str) -> dict[str, KeptSchema]:
 
 def _of_parts(parts: object) -> KeptSchema:
     match parts:
-        case [str(text), int(schema_id), str(guid), [*referenced], float(at), str(write_id)]:
+        case [
+            str(text),
+            int(schema_id),
+            str(guid),
+            [*referenced],
+            float(at),
+            str(write_id),
+            str(problem),
+        ]:
             schemas = tuple(map(_referenced_schema, referenced))
             chosen = ChosenSchema(text, schema_id, schemas, guid=guid)
-            return KeptSchema(chosen, at, write_id)
+            return KeptSchema(chosen, at, write_id, problem)
     raise ValueError(parts)
 
 

@@ -7,19 +7,24 @@ the schema that it has, and logs a warning. For example, a query fails if the re
 respond, or if a file with a secret cannot be read. A batch job sends its queries once, even if two
 processes plan it, or if other jobs are planned at the same time. There is one exception: if two
 processes store a schema at the same moment, the job may send its queries a second time.
+
+Several processes of the driver may query the registry for one write, one after the other. Only the
+first one logs a warning: about the options of the connection if no schema is kept yet, and about a
+kept schema that is still used if its kept `problem` is new.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import warn_once, warnings_disabled
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
 from spark_kafka_sink.serde.wire_format import schema_id_header
@@ -135,7 +140,7 @@ class _Choice(NamedTuple):
     """
 
     schema: ChosenSchema
-    kept: ChosenSchema | None = None
+    kept: KeptSchema | None = None
 
 
 class _Connection:
@@ -153,6 +158,16 @@ class _Connection:
             found = self._clients[settings.connection] = connect(settings, self._config)
         return found
 
+    @contextmanager
+    def _asking(self, asked: RegistryQuestion) -> Iterator[SchemaRegistryClient]:
+        """Context manager: yield the client. Warn of its options only the first time.
+
+        If a schema is kept, a process of the driver has connected with the same options before.
+        """
+        is_first = newest_schema(asked.digest) is None
+        with nullcontext() if is_first else warnings_disabled():
+            yield self._client(asked.settings)
+
     def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> _Choice:
         """Return the schema to write a column with, after checking that the column fits it."""
         settings = asked.settings
@@ -169,15 +184,17 @@ class _Connection:
         if kept is not None and kept.is_fresh(time.time(), ttl_s):
             return _Choice(kept.chosen)
         try:
-            client = self._client(settings)
-            found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
+            with self._asking(asked) as client:
+                found = choose_schema(
+                    client, settings, asked.column, asked.topic, asked.schema_format
+                )
             asked.encoding(found)
         except (RestClientException, ConfigException, DataException) as error:
             if kept is None:
                 raise
-            found = _kept_on(asked, kept.chosen, error)
+            return _Choice(self._kept_on(asked, kept, error))
         if found.schema_id is None:
-            return _Choice(found, None if kept is None else kept.chosen)
+            return _Choice(found, kept)
         self._keep(asked, found)
         return _Choice(found)
 
@@ -185,18 +202,32 @@ class _Connection:
         """Return how tasks encode a column. Register its schema first if it has no id."""
         chosen = choice.schema
         if chosen.schema_id is None:
-            client, kind = self._client(asked.settings), asked.schema_format.schema_type
+            kind = asked.schema_format.schema_type
             try:
-                chosen = registered(client, asked.settings, chosen, kind)
+                with self._asking(asked) as client:
+                    chosen = registered(client, asked.settings, chosen, kind)
             except RestClientException as error:
                 if choice.kept is None:
                     raise
-                chosen = _kept_on(asked, choice.kept, error)
-            self._keep(asked, chosen)
+                chosen = self._kept_on(asked, choice.kept, error)
+            else:
+                self._keep(asked, chosen)
         return asked.encoding(chosen)
 
-    def _keep(self, asked: RegistryQuestion, chosen: ChosenSchema) -> None:
-        keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id))
+    def _kept_on(self, asked: RegistryQuestion, kept: KeptSchema, error: Exception) -> ChosenSchema:
+        """Keep an earlier schema, and return it. Warn that it is still used because of `error`."""
+        problem = type(error).__name__
+        if problem != kept.problem:
+            message = (
+                f"column {asked.column} is still written with the schema that has id "
+                f"{kept.chosen.schema_id}, because no newer one can be used: {error}"
+            )
+            warn_once(logger, message, f"{asked.digest} {problem}")
+        self._keep(asked, kept.chosen, problem)
+        return kept.chosen
+
+    def _keep(self, asked: RegistryQuestion, chosen: ChosenSchema, problem: str = "") -> None:
+        keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id, problem))
 
 
 def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
@@ -205,13 +236,3 @@ def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
     except (ConfigException, DataException):
         return False
     return True
-
-
-def _kept_on(asked: RegistryQuestion, kept: ChosenSchema, error: Exception) -> ChosenSchema:
-    """Return the earlier schema `kept`. Log a warning that it is still used because of `error`."""
-    message = (
-        f"column {asked.column} is still written with the schema that has id {kept.schema_id}, "
-        f"because no newer one can be used: {error}"
-    )
-    warn_once(logger, message, f"{asked.digest} {type(error).__name__}")
-    return kept

@@ -144,7 +144,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "Correct the problem that the end of the message describes. Later writes then use the "
             "newest schema."
         ),
-        places=("spark/planning/registry_questions.py:_kept_on",),
+        places=("spark/planning/registry_questions.py:_Connection._kept_on",),
         tests=(
             "unit/spark/planning/test_registered_schemas.py::test_a_stream_survives_a_registry_that_is_away",
         ),

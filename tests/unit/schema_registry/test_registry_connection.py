@@ -400,6 +400,29 @@ def test_a_registry_whose_host_name_is_not_checked_is_told(
     assert f"{option} is empty: anyone with a certificate" in caplog.text
 
 
+@pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
+def test_of_the_brokers_oauth_options_the_registry_warns_only_if_the_brokers_do_not_use_them(
+    mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.oauthbearer.token.endpoint.url": "http://issuer.invalid/token",
+        "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
+    }
+    _warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        client_of(
+            "https://registry.invalid",
+            kafka,
+            bearer_auth_credentials_source="SASL_OAUTHBEARER_INHERIT",
+        )
+    endpoint = "kafka.sasl.oauthbearer.token.endpoint.url is http: the client's credentials"
+    expected = [] if mechanism == "OAUTHBEARER" else [True]
+    assert [each.startswith(endpoint) for each in caplog.messages] == expected
+
+
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     authority = Authority()
     context = server_context(

@@ -1031,7 +1031,7 @@ def test_other_processes_of_the_driver_know_it(
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]
     references: list[list[object]] = [[5], ["x"], ["ab"], [[5, "x"]]]
-    wrong = [json.dumps([[DERIVED, 1, "", each, 1e9, ""]]) for each in references]
+    wrong = [json.dumps([[DERIVED, 1, "", each, 1e9, "", ""]]) for each in references]
     for damaged in ("", "[]", "{}", "5", '["x"]', "\x00", *wrong):
         monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
         for each in tmp_path.iterdir():
