@@ -40,20 +40,8 @@ from spark_kafka_sink.commit.names import (
     check_app_id,
     check_prefix,
 )
-from spark_kafka_sink.commit.outcomes import (
-    LostTransaction,
-    Planned,
-    Torn,
-    accept_torn,
-    recover_command,
-)
-from spark_kafka_sink.commit.recovery import (
-    Fate,
-    FoundOwner,
-    OpenSince,
-    Recovered,
-    Surveyed,
-)
+from spark_kafka_sink.commit.outcomes import Planned, Torn, recover_command, torn_lines
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
@@ -339,8 +327,9 @@ class _Command:
             _print_lines([done])
             return _FINE
         if isinstance(outcome, Torn):
-            every, log_topic = len(outcome.record.transactions), self._asked.log.topic
-            _print_lines(_torn(found, outcome.lost, every, log_topic))
+            record, log_topic = outcome.record, self._asked.log.topic
+            every = len(record.transactions)
+            _print_lines(torn_lines(found.owner, log_topic, record, outcome.lost, every))
             return _AT_RISK
         if isinstance(outcome, Failure):
             return self._failed(found, outcome, "the open transactions could not be ended")
@@ -414,13 +403,14 @@ def _state(found: Recovered, log_topic: str) -> list[str]:
         f"the state of a transaction is not known: {each.sentence}" for each in found.failures
     ]
     if found.lost:
-        lines += _torn(found.found, found.lost, len(found.fates), log_topic)
+        owner, record = found.found.owner, found.found.reading.record
+        lines += torn_lines(owner, log_topic, record, found.lost, len(found.fates))
     return lines or ["no transaction is open"]
 
 
 def _undecided(found: Recovered, log_topic: str) -> list[str]:
     owner = found.found.owner
-    abort = recover_command(["--abort", owner.app_id], owner, log_topic)
+    abort = recover_command([f"--abort={owner.app_id}"], owner, log_topic)
     since = _time(min(each.start_ms for each in found.undecided))
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
@@ -450,20 +440,6 @@ _FATES: Final = {
     Fate.IN_DOUBT: "are committed or aborted, but it can no longer be found out which",
     Fate.UNKNOWN: "have a result that is not known now",
 }
-
-
-def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int, log_topic: str) -> list[str]:
-    record, owner = found.reading.record, found.owner
-    what = "the last run" if record is None else record.last_written
-    listed_ = list(lost)
-    return [
-        f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
-        "transactions. These rows are lost:",
-        *(f"    {each.rows}" for each in listed_),
-        "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "If these rows are needed, write them again. Then let the owner continue: "
-        f"{accept_torn(owner, log_topic)}",
-    ]
 
 
 def _count(transactions: Sequence[OpenSince]) -> str:

@@ -190,6 +190,6 @@ def test_a_command_that_is_printed_touches_no_other_owner() -> None:
         lost=(LostTransaction(decided, 3),),
     )
     said = "\n".join(recover._state(recovered, "log"))
-    where = "'my app' --topic t --txn-id-prefix team --commit-log-topic log"
-    assert f"python -m spark_kafka_sink.recover --abort {where}" in said
-    assert f"python -m spark_kafka_sink.recover --accept-torn --app-id {where}" in said
+    where = "--topic=t --txn-id-prefix=team --commit-log-topic=log"
+    assert f"python -m spark_kafka_sink.recover '--abort=my app' {where}" in said
+    assert f"python -m spark_kafka_sink.recover --accept-torn '--app-id=my app' {where}" in said
