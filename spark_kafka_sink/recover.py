@@ -18,6 +18,7 @@ by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import uuid
 from collections import Counter
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ
@@ -346,6 +347,10 @@ class _Command:
                 "this command needs READ on the topics of the rows, and READ and WRITE on "
                 f"{self._asked.log}"
             ),
+            codes.INVALID_TRANSACTION_TIMEOUT: (
+                f"transaction.timeout.ms is {self._asked.config.transaction_timeout_ms}: in the "
+                "file of --config, set it to at most the transaction.max.timeout.ms of the brokers"
+            ),
         }
         hint = hints.get(failure.error)
         _print_lines([f"{what}: {failure.sentence}{f'; {hint}' if hint else ''}"])
@@ -460,11 +465,27 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _print(line: str) -> None:
-    print(_plain(line), flush=True)  # noqa: T201 - the command talks to its user
+    """Print a line. If this fails, the command continues, because rows may be at risk."""
+    try:
+        _write(line, sys.stdout)
+    except OSError as error:  # for example, nobody reads the pipe any more
+        # When Python ends, it would fail again to write this line, and return exit code 120.
+        sys.stdout = io.StringIO()
+        _say(f"the output cannot be written ({without_path(error)}); the command continues")
 
 
 def _say(line: str) -> None:
-    print(_plain(f"{_NAME}: {line}"), file=sys.stderr, flush=True)  # noqa: T201 - likewise
+    try:
+        _write(f"{_NAME}: {line}", sys.stderr)
+    except OSError:
+        sys.stderr = io.StringIO()
+
+
+def _write(line: str, stream: TextIO | None) -> None:
+    """Write a line, and escape the characters that the stream cannot encode."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = _plain(line).encode(encoding, "backslashreplace").decode(encoding)
+    print(text, file=stream, flush=True)
 
 
 def _plain(text: str) -> str:
