@@ -18,6 +18,7 @@ by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import uuid
 from collections import Counter
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ
@@ -40,20 +41,8 @@ from spark_kafka_sink.commit.names import (
     check_app_id,
     check_prefix,
 )
-from spark_kafka_sink.commit.outcomes import (
-    LostTransaction,
-    Planned,
-    Torn,
-    accept_torn,
-    recover_command,
-)
-from spark_kafka_sink.commit.recovery import (
-    Fate,
-    FoundOwner,
-    OpenSince,
-    Recovered,
-    Surveyed,
-)
+from spark_kafka_sink.commit.outcomes import Planned, Torn, recover_command, torn_lines
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
@@ -339,8 +328,9 @@ class _Command:
             _print_lines([done])
             return _FINE
         if isinstance(outcome, Torn):
-            every, log_topic = len(outcome.record.transactions), self._asked.log.topic
-            _print_lines(_torn(found, outcome.lost, every, log_topic))
+            record, log_topic = outcome.record, self._asked.log.topic
+            every = len(record.transactions)
+            _print_lines(torn_lines(found.owner, log_topic, record, outcome.lost, every))
             return _AT_RISK
         if isinstance(outcome, Failure):
             return self._failed(found, outcome, "the open transactions could not be ended")
@@ -356,6 +346,10 @@ class _Command:
             codes.TOPIC_AUTHORIZATION_FAILED: (
                 "this command needs READ on the topics of the rows, and READ and WRITE on "
                 f"{self._asked.log}"
+            ),
+            codes.INVALID_TRANSACTION_TIMEOUT: (
+                f"transaction.timeout.ms is {self._asked.config.transaction_timeout_ms}: in the "
+                "file of --config, set it to at most the transaction.max.timeout.ms of the brokers"
             ),
         }
         hint = hints.get(failure.error)
@@ -414,13 +408,14 @@ def _state(found: Recovered, log_topic: str) -> list[str]:
         f"the state of a transaction is not known: {each.sentence}" for each in found.failures
     ]
     if found.lost:
-        lines += _torn(found.found, found.lost, len(found.fates), log_topic)
+        owner, record = found.found.owner, found.found.reading.record
+        lines += torn_lines(owner, log_topic, record, found.lost, len(found.fates))
     return lines or ["no transaction is open"]
 
 
 def _undecided(found: Recovered, log_topic: str) -> list[str]:
     owner = found.found.owner
-    abort = recover_command(["--abort", owner.app_id], owner, log_topic)
+    abort = recover_command([f"--abort={owner.app_id}"], owner, log_topic)
     since = _time(min(each.start_ms for each in found.undecided))
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
@@ -452,20 +447,6 @@ _FATES: Final = {
 }
 
 
-def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int, log_topic: str) -> list[str]:
-    record, owner = found.reading.record, found.owner
-    what = "the last run" if record is None else record.last_written
-    listed_ = list(lost)
-    return [
-        f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
-        "transactions. These rows are lost:",
-        *(f"    {each.rows}" for each in listed_),
-        "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "If these rows are needed, write them again. Then let the owner continue: "
-        f"{accept_torn(owner, log_topic)}",
-    ]
-
-
 def _count(transactions: Sequence[OpenSince]) -> str:
     return f"{len(transactions)} transaction{'s' if len(transactions) > 1 else ''}"
 
@@ -484,11 +465,27 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _print(line: str) -> None:
-    print(_plain(line), flush=True)  # noqa: T201 - the command talks to its user
+    """Print a line. If this fails, the command continues, because rows may be at risk."""
+    try:
+        _write(line, sys.stdout)
+    except OSError as error:  # for example, nobody reads the pipe any more
+        # When Python ends, it would fail again to write this line, and return exit code 120.
+        sys.stdout = io.StringIO()
+        _say(f"the output cannot be written ({without_path(error)}); the command continues")
 
 
 def _say(line: str) -> None:
-    print(_plain(f"{_NAME}: {line}"), file=sys.stderr, flush=True)  # noqa: T201 - likewise
+    try:
+        _write(f"{_NAME}: {line}", sys.stderr)
+    except OSError:
+        sys.stderr = io.StringIO()
+
+
+def _write(line: str, stream: TextIO | None) -> None:
+    """Write a line, and escape the characters that the stream cannot encode."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = _plain(line).encode(encoding, "backslashreplace").decode(encoding)
+    print(text, file=stream, flush=True)
 
 
 def _plain(text: str) -> str:

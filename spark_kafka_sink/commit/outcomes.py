@@ -7,16 +7,19 @@ all transactions of its tasks have to be committed. An owner is a txnAppId and i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import Final, NamedTuple
 
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction
 from spark_kafka_sink.commit.names import DEFAULT_LOG_TOPIC, DEFAULT_PREFIX, Owner, TaskSlot
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException, listed
 from spark_kafka_sink.model import ProducerIdAndEpoch
+
+_OTHERS: Final = "and what these tasks wrote to other partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,13 @@ class LostTransaction(NamedTuple):
         slot, _, (topic, partition), first_offset = self.transaction
         return LostRows(slot.partition, topic, partition, first_offset, self.records)
 
+    def all_rows(self, written: Iterable[WrittenPartition]) -> list[LostRows]:
+        """Return the rows that are lost in all partitions. written: what the task wrote."""
+        task = self.transaction.slot.partition
+        return [
+            LostRows(task, *each.partition, each.first_offset, each.records) for each in written
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Torn:
@@ -95,21 +105,24 @@ class Torn:
 
         run: the run that has found the loss. attempts: what the task attempts wrote, if the caller
         knows it. With `attempts`, the exception lists the lost rows of all partitions. Otherwise,
-        for each transaction, it lists the lost rows of only one partition.
+        for each transaction, it lists the lost rows of only one partition, and says so.
         """
         written = {each.slot: each.written for each in attempts}
-        rows = tuple(
-            LostRows(each.transaction.slot.partition, *one.partition, one.first_offset, one.records)
+        found = [
+            each.all_rows(written.get(each.transaction.slot, ())) or [each.rows]
             for each in self.lost
-            for one in written.get(each.transaction.slot, ())
-        ) or tuple(each.rows for each in self.lost)
+        ]
+        # The message names only the first rows, so these are rows of different tasks.
+        rows = tuple(one for each in zip_longest(*found) for one in each if one is not None)
+        is_partial = any(each.transaction.slot not in written for each in self.lost)
+        others = f", {_OTHERS}" if is_partial else ""
         every, what = len(self.record.transactions), self.record.last_written
         more = f" (the result of {self.unknown} more is not known)" if self.unknown else ""
         message = (
             f"{what} of {run.owner} was to be committed, but brokers have aborted {len(self.lost)} "
             f"of its {every} transactions{more}, so that rows are lost: "
-            f"{listed(map(str, rows))}; if they are needed, write them again; to let the next run "
-            f"start, use {accept_torn(run.owner, run.log.topic)}"
+            f"{listed(map(str, rows))}{others}; if they are needed, write them "
+            f"again; to let the next run start, use {accept_torn(run.owner, run.log.topic)}"
         )
         return TornCommitException(
             message,
@@ -120,9 +133,31 @@ class Torn:
         )
 
 
+def torn_lines(
+    owner: Owner,
+    log_topic: str,
+    record: CommitRecord | None,
+    lost: Sequence[LostTransaction],
+    count: int,
+) -> list[str]:
+    """Return lines that name the lost rows of a run, without what its task attempts wrote.
+
+    record: the owner's record, or None if it is not known. count: the number of transactions of
+    the run.
+    """
+    what = "the last run" if record is None else record.last_written
+    return [
+        f"TORN: {what} was to be committed, but brokers have aborted {len(lost)} of its {count} "
+        "transactions. These rows are lost:",
+        *(f"    {each.rows}" for each in lost),
+        f"{_OTHERS}. Every further run of this owner fails. If these rows are needed, write them "
+        f"again. Then let the owner continue: {accept_torn(owner, log_topic)}",
+    ]
+
+
 def accept_torn(owner: Owner, log_topic: str) -> str:
     """Return the command that lets an owner write again although rows of its last run are lost."""
-    return recover_command(["--accept-torn", "--app-id", owner.app_id], owner, log_topic)
+    return recover_command(["--accept-torn", f"--app-id={owner.app_id}"], owner, log_topic)
 
 
 def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
@@ -130,11 +165,12 @@ def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
 
     action: the arguments for the action and for its txnAppId.
     """
-    words = [*action, "--topic", owner.target]
+    # Without "=", argparse takes a value that begins with "-" for an option.
+    words = [*action, f"--topic={owner.target}"]
     if owner.prefix != DEFAULT_PREFIX:
-        words += ["--txn-id-prefix", owner.prefix]
+        words.append(f"--txn-id-prefix={owner.prefix}")
     if log_topic != DEFAULT_LOG_TOPIC:
-        words += ["--commit-log-topic", log_topic]
+        words.append(f"--commit-log-topic={log_topic}")
     return f"python -m spark_kafka_sink.recover {shlex.join(words)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,19 +111,80 @@ def test_any_number_may_stand_for_a_time() -> None:
     assert recover._time(10**18) == f"{10**18} ms"
 
 
-def test_the_right_that_is_named_covers_the_transactional_ids_of_the_tasks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# Runs the command for two owners, and appends the names of those that it recovers to a file.
+OF_TWO = """
+import sys
+from pathlib import Path
+from spark_kafka_sink import recover
+from spark_kafka_sink.commit.log_record import NOTHING
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.recovery import FoundOwner, Recovered
+from spark_kafka_sink.commit_client import CommitClient
+
+def recovered(self, found, *, commits):
+    with Path(sys.argv[1]).open("a") as file:
+        file.write(ascii(found.owner.app_id))
+    return Recovered(found)
+
+CommitClient.check_brokers = lambda *_: None
+CommitClient.level = lambda *_: 2
+recover._Command._recovered = recovered
+recover._Command.owners = lambda _: [
+    FoundOwner(checked_owner("pykafka", each, "t"), NOTHING, ()) for each in ("\\u017c", "b")
+]
+sys.exit(recover.main(["--bootstrap", "127.0.0.1:1"]))
+"""
+
+
+@pytest.mark.parametrize("is_read", [(True, True), (False, True), (False, False)])
+def test_output_that_cannot_be_written_stops_nothing(
+    tmp_path: Path, is_read: tuple[bool, bool]
+) -> None:
+    recovered = tmp_path / "recovered"
+    read_end, closed = os.pipe()
+    os.close(read_end)
+    out, err = (subprocess.PIPE if each else closed for each in is_read)
+    done = subprocess.run(
+        [sys.executable, "-c", OF_TWO, str(recovered)],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        stdout=out,
+        stderr=err,
+        check=False,
+        timeout=60,
+    )
+    os.close(closed)
+    assert recovered.read_text() == r"'\u017c''b'"
+    assert done.returncode == 0
+    if out != closed:
+        assert rb"txnAppId '\u017c' (topic t)" in done.stdout
+    if err != closed:
+        lines = b"recover: the output cannot be written (Broken pipe); the command continues\n"
+        assert done.stderr == (lines if out == closed else b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (53, " --resource-pattern-type prefixed --transactional-id team/"),
+        (
+            50,
+            "no; transaction.timeout.ms is 60000: in the file of --config, set it to at most the "
+            "transaction.max.timeout.ms of the brokers",
+        ),
+    ],
+)
+def test_the_right_or_the_option_that_helps_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: int, hint: str
 ) -> None:
     monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
     monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
     config = producer_config({"bootstrap.servers": NOWHERE})
     asked = recover._Asked(config, "team", TopicPartition("log", 0), None, None)
     found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
-    refused = Failure(FailureKind.REFUSED, "no", 53)
+    refused = Failure(FailureKind.REFUSED, "no", error)
     with CommitClient(config, "log") as client:
         assert recover._Command(asked, client)._failed(found, refused) == 2
-    said = capsys.readouterr().out
-    assert said.endswith(" --resource-pattern-type prefixed --transactional-id team/\n")
+    assert capsys.readouterr().out.endswith(f"{hint}\n")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +252,6 @@ def test_a_command_that_is_printed_touches_no_other_owner() -> None:
         lost=(LostTransaction(decided, 3),),
     )
     said = "\n".join(recover._state(recovered, "log"))
-    where = "'my app' --topic t --txn-id-prefix team --commit-log-topic log"
-    assert f"python -m spark_kafka_sink.recover --abort {where}" in said
-    assert f"python -m spark_kafka_sink.recover --accept-torn --app-id {where}" in said
+    where = "--topic=t --txn-id-prefix=team --commit-log-topic=log"
+    assert f"python -m spark_kafka_sink.recover '--abort=my app' {where}" in said
+    assert f"python -m spark_kafka_sink.recover --accept-torn '--app-id=my app' {where}" in said

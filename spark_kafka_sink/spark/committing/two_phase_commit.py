@@ -166,7 +166,7 @@ def _abort_run(
             while _is_unanswered(outcome) and client.now() < until:
                 level, outcome = _abort_once(client, options, plan, attempts, is_missing=False)
         if isinstance(outcome, Decided):
-            return _forward(client, plan, outcome.record, level)
+            return _forward(client, plan, outcome.record, attempts, level)
         if isinstance(outcome, Superseded):
             return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
     if isinstance(outcome, Aborted):
@@ -232,7 +232,13 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     return f"timed out: no row is visible; {until}"
 
 
-def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> AbortResult:
+def _forward(
+    client: CommitClient,
+    plan: Plan,
+    record: CommitRecord,
+    attempts: Sequence[AttemptTransaction],
+    level: int,
+) -> AbortResult:
     """Commit the transactions of a run whose commit decision is already recorded."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
@@ -249,5 +255,5 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
         line = f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
         return AbortResult(line)
     if isinstance(outcome, Torn):
-        return AbortResult(str(outcome.exception(plan.run)))
+        return AbortResult(str(outcome.exception(plan.run, attempts)))
     return AbortResult(str(_error(plan, outcome)))

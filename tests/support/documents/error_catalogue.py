@@ -1238,8 +1238,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "them."
             ),
             (
-                "If the lost rows are needed, write them again. Then run `recover --accept-torn`, "
-                "so that the job can run again."
+                "If the lost rows are needed, write them again. The message may name only a part "
+                "of them: `recover` lists all tasks whose transactions were aborted. All rows of "
+                "these tasks are lost. Then run `recover --accept-torn`, so that the job can run "
+                "again."
             ),
             places=(
                 "commit/outcomes.py:Torn.exception",
@@ -1247,6 +1249,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "commit/resolve.py:in_doubt",
             ),
             tests=(
+                "unit/commit/test_outcomes.py::test_lost_rows_that_the_commit_log_cannot_name_are_told",
                 "unit/commit/test_plan.py::test_what_nobody_can_tell_is_a_failure_and_no_loss",
                 "exactly_once/test_recover.py::test_a_torn_run_is_shown_with_its_exact_list",
             ),

@@ -66,11 +66,13 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         "A stream whose rows may be written twice",
         (
             "The commit log does not contain the earlier micro-batches of this query. Either the "
-            "query has a new checkpoint, or an option that the message names has changed."
+            "query has a new checkpoint, or an option that the message names has changed, or all "
+            "earlier micro-batches had no rows. Such micro-batches are not recorded."
         ),
         (
-            "If you started the stream with a new checkpoint on purpose, do nothing. Otherwise "
-            "stop it, and set the checkpoint and the options as before."
+            "If you started the stream with a new checkpoint on purpose, or if the earlier "
+            "micro-batches had no rows, do nothing. Otherwise stop it, and set the checkpoint and "
+            "the options as before."
         ),
         places=("spark/replays.py:warning_of_new_query",),
         tests=(

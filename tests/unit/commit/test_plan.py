@@ -275,7 +275,7 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided(level: int)
     assert (error.written, error.committed) == ("version 7", 0)
     assert error.lost == (LostRows(0, "t", 0, 20, 4),)
     assert "4 records of task 0 in t-0 from offset 20 on" in str(error)
-    assert "--accept-torn --app-id flights --topic t" in str(error)
+    assert "--accept-torn --app-id=flights --topic=t" in str(error)
 
 
 def test_a_torn_plan_that_read_an_old_end_of_the_log_aborts_nothing() -> None:

@@ -63,8 +63,8 @@ def test_a_decision_that_the_log_does_not_take_names_the_setting_of_the_log() ->
 def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
     gone = in_doubt("team/app/t/0.0", TopicPartition("t", 0), 7, RECORDS_ARE_GONE)
     assert said_of(gone).endswith(
-        "then run python -m spark_kafka_sink.recover --accept-torn --app-id app --topic t "
-        "--txn-id-prefix team --commit-log-topic log so that the next run can start"
+        "then run python -m spark_kafka_sink.recover --accept-torn --app-id=app --topic=t "
+        "--txn-id-prefix=team --commit-log-topic=log so that the next run can start"
     )
 
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pure.planned_run import DECIDED, FINE, OWNER, PLAN, RAISED, RECORD
+from support.pure.planned_run import (
+    ATTEMPT,
+    DECIDED,
+    FINE,
+    LOSER,
+    OWNER,
+    PLAN,
+    RAISED,
+    RECORD,
+)
 from support.pure.scripted_machine import kind_of
 
+from spark_kafka_sink.commit.attempts import WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
     EMPTY,
+    ONGOING,
     Answer,
     Described,
     DescribeTransaction,
     Ended,
     ListTransactions,
     LogRead,
+    MarkerRead,
     ReadLog,
+    ReadMarker,
     Reply,
     Unanswered,
     WriteRecord,
@@ -32,6 +46,8 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     TimeoutException,
 )
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.records.batch import Marker
 from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.options import sink_options
@@ -118,6 +134,27 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
     )
     assert "".join(client.printed) == said * lines
     assert client.printed[:1] == [said] * lines
+
+
+def test_an_abort_that_finds_lost_rows_names_those_of_every_partition(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        ReadLog: [LogRead(LogReading(DECIDED, 3), end=4)],
+        "commit": [Ended(error=48)],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        ReadMarker: [MarkerRead(Marker.ABORT, 5)],
+    }
+    lend(Client(script, capsys))
+    other = WrittenPartition(TopicPartition("t", 1), 6, 30, 35, 5)
+    attempt = replace(ATTEMPT, written=(*ATTEMPT.written, other))
+    result = two_phase_commit.abort_run(OPTIONS, PLAN, [attempt], is_missing=False)
+    assert not result.is_committed
+    assert (
+        "rows are lost: 5 records of task 0 in t-0 from offset 20 on, 6 records of task 0 in t-1 "
+        "from offset 30 on; if they are needed"
+    ) in result.line
 
 
 @pytest.mark.parametrize(
