@@ -127,8 +127,9 @@ def error_of_batch(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, hint: str | None
 ) -> ApiException:
     """Return the error of a batch that fails with an error code; hint: what the user can do."""
-    verb = "acknowledged" if batch.maybe_written or OVERTAKEN in reason else "written"
-    text = f"{batch.topic_partition}: {batch.record_count} record(s) were not {verb}"
+    text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
+    if batch.maybe_written or OVERTAKEN in reason:
+        text = f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
         # The driver's checks show the same message. So does a failed Metadata request if the client

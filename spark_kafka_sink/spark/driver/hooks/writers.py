@@ -7,8 +7,7 @@ A ``save()`` without a mode appends. Spark's default save mode is "error if the 
 Python data sources, the JVM refuses that mode before it calls the source. So without the hook,
 ``df.write.format("pykafka").save()`` always fails. Modes other than append are refused here. So are
 partitionBy, clusterBy, bucketBy and sortBy, because they are about files. Spark's own messages
-about these modes and methods name no cause, or advise a mode that is also refused. In a stream,
-Spark itself ignores the methods.
+about them name no cause, or advise a mode that is also refused, or Spark ignores them (in streams).
 
 A stream with the continuous trigger is refused. Spark would start the query and drop every row,
 because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
