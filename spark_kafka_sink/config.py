@@ -83,8 +83,9 @@ class ProducerConfig(
     when the leader has written it; 0: when it has been sent.
     """
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """Whether retries neither duplicate nor reorder records. If true, acks must be all, and at most
-    5 requests may be in flight."""
+    """Whether retries neither duplicate nor reorder records. If you set it to true, acks must be
+    all. If you do not set it, acks=1, acks=0 or retries=0 turns it off. At most 5 requests may be
+    in flight."""
     retries: NonNegative = 2**31 - 1
     """How many times a failed batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
