@@ -81,17 +81,17 @@ class TokenRequests:
         self, done: str, request: Request, kind: type[_TokenResponse]
     ) -> _TokenResponse:
         """Send a request, and repeat it until a broker responds. Raise the broker's error."""
-        return self._requests.until_answered(request, lambda future: _response(done, future, kind))
 
+        def answer(future: RequestFuture) -> _TokenResponse | None:
+            response = future.response
+            if not isinstance(response, kind):
+                raise ProtocolError(f"a broker answered with {type(response).__name__}")
+            row = error_code(response.error_code)
+            if row.code == codes.NONE:
+                return response
+            raise _token_error(done, row.code)
 
-def _response(done: str, future: RequestFuture, kind: type[_TokenResponse]) -> _TokenResponse:
-    """Return the response to a request. Raise the error of the request or of the broker."""
-    response = future.response
-    if not isinstance(response, kind):
-        raise ProtocolError(f"a broker answered with {type(response).__name__}")
-    if response.error_code != codes.NONE:
-        raise _token_error(done, response.error_code)
-    return response
+        return self._requests.until_answered(request, answer)
 
 
 def _token(

@@ -191,6 +191,7 @@ def test_a_client_of_spark_connect_does_not_look_at_the_server_s_folder_for_dead
     options = NAMES | {"onError": "deadLetter", "checkpointLocation": "/c"}
     for look in (check_options_and_columns, check_options_and_columns_of_stream):
         look(SCHEMA, options | {"deadLetterPath": str(file)})
+    assert file.read_bytes() == b""
 
 
 def test_a_report_that_may_not_be_written_is_told_by_the_driver(
