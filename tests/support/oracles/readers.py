@@ -258,9 +258,9 @@ def read_at_least(bootstrap: str, topic: str, count: int) -> list[Record]:
     """Read a topic until it has `count` records.
 
     Records that only the leader has (acks=1), or that a frozen broker has missed, are visible once
-    the replicas have caught up.
+    the replicas have caught up. A task may still be starting its Python, too.
     """
-    deadline = time.monotonic() + _IDLE_S
+    deadline = time.monotonic() + 4 * _IDLE_S
     while True:
         records = read_with_confluent(bootstrap, topic)
         if len(records) >= count or time.monotonic() > deadline:
