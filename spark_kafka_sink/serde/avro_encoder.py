@@ -1,10 +1,11 @@
-"""Encode an Arrow column as Avro, for all rows at once. A plan (see `avro_plan`) states how.
+"""Encode an Arrow column as Avro, for many rows at once. A plan (see `avro_plan`) states how.
 
 A row is a list of pieces. Small fields (the branch index of a union, varints, doubles, the length
 of the next string) are put side by side in 64-bit words (see `records.varint`). Long fields are
 pieces of the column's own bytes. One gather operation then interleaves them (see
 `records.encoder.Pieces`). The items of lists and maps are encoded first, for all rows together. The
-encoded items of one list are contiguous, so they are one piece.
+encoded items of one list are contiguous, so they are one piece. All this can take much more memory
+than the column itself, so a large column is encoded in slices of rows.
 
 If a part of a row is null, or is inside a null struct or list, its width is 0 in every piece. The
 value that Arrow stores in its place is ignored. All other parts are *live*; a mask marks them.
@@ -15,7 +16,7 @@ the caller does not send them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,6 +49,12 @@ from spark_kafka_sink.serde.avro_plan import (
 from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.row_rules import Fault
 
+# The most memory that rows may take while they are encoded together. A single row may take more. A
+# usual batch takes less, so that it is one slice.
+_MOST_BYTES: Final = 48 * 1024 * 1024
+# About how much memory is taken by a row, an item, a string or a list; and by a number in them.
+_PIECE_BYTES: Final = 64
+_NUMBER_BYTES: Final = 16
 # A run of small fields ends at this many bytes, because longer unequal rows need many words.
 _LONGEST_RUN: Final = 24
 _WORD_BYTES: Final = 8
@@ -84,6 +91,42 @@ def encode_avro(plan: Plan, array: pa.Array, prefix: bytes = b"") -> EncodedColu
     prefix: the bytes before each row. Raise DataException if the column is not of the type for
     which the plan was made.
     """
+    encoded: list[pa.Array] = []
+    faults: list[RowFault] = []
+    start = 0
+    for rows in _slices(array):
+        part = _encode_at_once(plan, rows, prefix)
+        encoded.append(part.array)
+        faults += [fault._replace(rows=fault.rows + start) for fault in part.faults]
+        start += len(rows)
+    return EncodedColumn(encoded[0] if len(encoded) == 1 else pa.concat_arrays(encoded), faults)
+
+
+def _slices(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the rows in slices that need at most `_MOST_BYTES`, or are one row. Copy no row."""
+    rows = len(array)
+    if rows <= 1 or _bytes_of_rows(array) <= _MOST_BYTES:
+        yield array
+    else:
+        yield from _slices(array.slice(0, rows // 2))
+        yield from _slices(array.slice(rows // 2))
+
+
+def _bytes_of_rows(array: pa.Array) -> int:
+    """Return about how much memory the pieces of rows, or of the items of lists, take."""
+    return _PIECE_BYTES * len(array) + _bytes_of_fields(array)
+
+
+def _bytes_of_fields(array: pa.Array) -> int:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return sum(_bytes_of_fields(array.field(number)) for number in range(kind.num_fields))
+    if pa.types.is_nested(kind):
+        return _PIECE_BYTES * len(array) + _bytes_of_rows(list_items(array)[1])
+    return (_NUMBER_BYTES if pa.types.is_primitive(kind) else _PIECE_BYTES) * len(array)
+
+
+def _encode_at_once(plan: Plan, array: pa.Array, prefix: bytes) -> EncodedColumn:
     array = plain_layout(array)
     live = valid_mask(array)
     datums = _Datums(len(array), [], lambda rows: rows)

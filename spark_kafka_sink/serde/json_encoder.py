@@ -4,7 +4,8 @@ Spark's ``to_json`` has made the rows from a column. They are parsed only to che
 column's plan (`json_schema.JsonRule`). There are two ways to check a rule. For most rules about
 numbers and about values of maps, a search for a string such as ``null`` finds the few rows that may
 break the rule, and only these rows are parsed. For the other rules, pyarrow reads the parts of the
-rows that the rule is about, as an Arrow column.
+rows that the rule is about, as an Arrow column. This can take 15 times the memory of the rows, so
+only some of the rows are read together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from spark_kafka_sink.serde.json_schema import (
 )
 from spark_kafka_sink.serde.row_rules import Fault
 
+# How many bytes of rows pyarrow reads together; more only if they are of one row.
+_READ_BYTES: Final = 1024 * 1024
 # The strings that to_json writes for numbers that JSON does not have.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 # Each row that breaks the rule contains one of these strings. Other rows may contain them, too.
@@ -75,10 +78,10 @@ def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn
     others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
     if others:
         # Only the good rows are read, because pyarrow fails if a number is the string NaN.
-        rows = np.flatnonzero(good)
-        parts = _read(texts.take(pa.array(rows)), others)
-        for rule in others:
-            _blame(rule, rows[_lacks(parts, rule.steps)], good, faults)
+        for rows in _read_together(texts, np.flatnonzero(good)):
+            parts = _read(texts.take(pa.array(rows)), others)
+            for rule in others:
+                _blame(rule, rows[_lacks(parts, rule.steps)], good, faults)
     return EncodedColumn(_with_prefix(texts, prefix), faults)
 
 
@@ -191,6 +194,12 @@ def _is_broken(rule: JsonRule, part: object) -> bool:
 
 
 # -- all other rules: pyarrow reads the parts that they are about ---------------------------------
+
+
+def _read_together(texts: pa.Array, rows: Int64s) -> list[Int64s]:
+    """Return row numbers in groups. A group is one row, or rows of about `_READ_BYTES` together."""
+    ends = np.cumsum(BinaryColumn.of(texts).lengths[rows])
+    return np.split(rows, np.flatnonzero(np.diff(ends // _READ_BYTES)) + 1)
 
 
 def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
@@ -367,6 +368,55 @@ def test_rows_are_byte_for_byte_those_of_fastavro(seed: int) -> None:
     assert rows_of(column.schema, column.array, prefix) == expected
 
 
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.integers(0, 2**64))
+def test_rows_are_the_same_if_they_are_encoded_in_slices(seed: int) -> None:
+    chance = random.Random(seed)
+    column = Maker(chance).column(chance.choice([0, 1, 3, 8, 20]))
+    expected = with_fastavro(column.schema, column.values, PREFIX)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{encode_avro.__module__}._MOST_BYTES", chance.choice([0, 500, 2000]))
+        assert rows_of(column.schema, column.array, PREFIX) == expected
+
+
+def in_lists(items: pa.Array, rows: int) -> pa.Array:
+    """Return lists of about the same length with all items."""
+    ends = np.linspace(0, len(items), rows + 1).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), items)
+
+
+MANY: Final[dict[str, Callable[[], tuple[Json, pa.Array]]]] = {
+    "bytes": lambda: ("int", pa.array(np.zeros(2_000_000, np.int8))),
+    "floats": lambda: ("float", pa.array(np.zeros(2_000_000, np.float32))),
+    "strings": lambda: ("string", pa.array(["ab"] * 1_000_000)),
+    "lists": lambda: (
+        {"type": "array", "items": "int"},
+        in_lists(pa.array(np.zeros(600_000, np.int8)), 600_000),
+    ),
+    "wide structs": lambda: (
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": f"f{number}", "type": "string"} for number in range(100)],
+        },
+        pa.StructArray.from_arrays(
+            [pa.array(["ab"] * 15_000)] * 100, [f"f{number}" for number in range(100)]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_small_items_take_little_memory(name: str) -> None:
+    item, items = MANY[name]()
+    array = in_lists(items, 100)
+    assert array.nbytes < 12 * 1024 * 1024
+    with traced_memory() as memory:
+        encoded = encode({"type": "array", "items": item}, array)
+    assert len(encoded.array) == 100
+    assert memory.peak_bytes < 64_000_000
+
+
 def arrow_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if type_ == pa.string_view():
         return pa.array(values, pa.large_string())
@@ -631,6 +681,33 @@ def test_rows_at_fault_are_named_with_the_path_of_their_field(name: str) -> None
     assert words in message
     ((_, rows, _),) = faults_of(of_field(kind), array.slice(1, 3))
     assert rows == [1]
+
+
+def test_rows_at_fault_are_the_same_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(7)
+    fields = [{"name": "a", "type": "int"}, {"name": "b", "type": TYPES_OF_AVRO["enum"].schema}]
+    item = {"type": "record", "name": "Item", "fields": fields}
+    values = [
+        [
+            {"a": chance.choice([1, 2, 2**31, None]), "b": chance.choice([*SYMBOLS, "red"])}
+            for _ in range(chance.choice([0, 1, 1, 2]))
+        ]
+        for _ in range(60)
+    ]
+    array = pa.array(values, pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])))
+
+    def found() -> list[list[tuple[Fault, str]]]:
+        faults: list[list[tuple[Fault, str]]] = [[] for _ in range(len(array))]
+        for fault, rows, message in faults_of({"type": "array", "items": item}, array):
+            for row in rows:
+                faults[row].append((fault, message))
+        return faults
+
+    at_once = found()
+    assert {len(each) for each in at_once} == {0, 1, 2}
+    for most_bytes in (0, 1000, 5000):
+        monkeypatch.setattr(f"{encode_avro.__module__}._MOST_BYTES", most_bytes)
+        assert found() == at_once
 
 
 @pytest.mark.parametrize("name", FAULTY)

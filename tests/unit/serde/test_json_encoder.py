@@ -305,6 +305,43 @@ def test_faults_name_the_column_and_the_reason() -> None:
     }
 
 
+def test_rows_at_fault_are_the_same_however_many_are_read_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = random.Random(7)
+    texts = chance.choices(
+        [None, "{}", '{"n":1.0}', '{"n":2.0,"s":["a",null]}', '{"s":[null]}', '{"n":"NaN"}'], k=60
+    )
+
+    def found() -> list[list[str]]:
+        messages: list[list[str]] = [[] for _ in texts]
+        for fault in encode_json(PLAN, pa.array(texts), PREFIX).faults:
+            for row in fault.rows:
+                messages[row].append(fault.message)
+        return messages
+
+    together = found()
+    assert {len(each) for each in together} == {0, 1, 2}
+    for read_bytes in (1, 10, 100):
+        monkeypatch.setattr(f"{encode_json.__module__}._READ_BYTES", read_bytes)
+        assert found() == together
+
+
+def test_many_small_items_that_are_read_take_little_memory() -> None:
+    items = pa.struct([("s", pa.list_(pa.int8()))])
+    schema = {"properties": {"s": {"items": {"type": "integer"}}}}
+    plan = fit_json(column_type(items), schema, "value")
+    texts = pa.array(['{"s":[' + ",".join(["7"] * 1000) + "]}"] * 2000)
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        assert encode_json(plan, texts, PREFIX).faults == []
+    finally:
+        pa.set_memory_pool(usual)
+    assert pool.max_memory() < 5 * texts.nbytes
+
+
 @pytest.mark.parametrize(
     "texts", [["{"], ['{"n":1}{"n":1}'], ['{"n":"NaN"'], ['{"n":1}', "7"], ['{"n":true}'], [""]]
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.arrow_types import column_type
+from spark_kafka_sink.serde.avro_encoder import encode_avro
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.json_rows import json_texts
@@ -121,6 +123,26 @@ def test_skipped_rows_are_counted_by_reason_and_described() -> None:
     details = {each.row: each.detail for each in report.samples}
     assert details[3] == "column value.n has a value that does not fit int"
     assert details[5] == "column value.color has a text that is not a symbol of enum C"
+
+
+@pytest.mark.parametrize("most_bytes", [0, 500])
+def test_bad_rows_have_the_same_numbers_if_rows_are_encoded_in_slices(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    chosen = options(onError="deadLetter", deadLetterTopic="dead")
+
+    def found() -> tuple[list[Any], list[Any], dict[str, int]]:
+        sent, report = written(ROWS * 5, chosen)
+        letters = [(int(row["key"]), row) for topic, row in sent if topic == "dead"]
+        good = [row for topic, row in sent if topic == "t"]
+        return good, sorted(letters, key=itemgetter(0)), report.reasons
+
+    at_once = found()
+    assert [row for row, _ in at_once[1]] == [row for row in range(30) if row % 6 in (1, 3, 5)]
+    monkeypatch.setattr(f"{encode_avro.__module__}._MOST_BYTES", most_bytes)
+    assert found() == at_once
+    with pytest.raises(DataException, match="row 21 of task 7"):
+        written([*ROWS[:1] * 20, *ROWS], options())
 
 
 def test_what_has_no_json_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
