@@ -40,10 +40,12 @@ define install
 	echo "The packages could not be installed ($$(sed -n '/^ *ERROR: /{s///;h;};$${x;p;}' $(@D)/pip.log)): check the network, and run make again. All that pip says is in $(@D)/pip.log." >&2; exit 1; }
 endef
 
-# By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
-# that three workers keep two cores busy. A test that hangs or crashes ends its worker, and would
-# end each new one, too.
-PARALLEL := --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -n 3
+# By files, in the order of tests/conftest.py. Tests wait for brokers and JVMs half of the time, so
+# that four workers keep two cores busy; with their brokers and Sparks they need up to 13 GB, so a
+# machine with less memory runs three. A test that hangs or crashes ends its worker, and would end
+# each new one, too.
+WORKERS := $(shell awk '/^MemTotal/ {print ($$2 > 15000000) ? 4 : 3}' /proc/meminfo 2> /dev/null || echo 3)
+PARALLEL := --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -n $(WORKERS)
 
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment
