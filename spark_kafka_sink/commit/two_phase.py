@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards, read_back, resolve
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
-from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
+from spark_kafka_sink.commit.leftovers import Leftovers, aborts, own_tasks, with_open
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     DecidedTransaction,
@@ -73,6 +73,7 @@ from spark_kafka_sink.commit.steps import (
     received,
     superseded,
 )
+from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import Marker
@@ -114,14 +115,14 @@ class Committing:
         default_factory=dict, compare=False, repr=False
     )
     by_partition: guards.ByPartition = field(default_factory=dict, compare=False, repr=False)
-    waiting: frozenset[Ask] = frozenset()
+    waiting: TreeSet[Ask] = NO_ITEMS
     ends_at: int | None = None
     begun_at: int | None = None
     asked_at: float = 0.0
     decides_by: float = 0.0
     next_producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     ends: Resolvings = NO_RESOLVINGS
-    leftovers: Leftovers = frozenset()
+    leftovers: Leftovers = NO_ITEMS
     offset: int = -1
     missing_until: float = math.inf
     behind_until: float = -math.inf
@@ -201,7 +202,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
     if failure is not None:
         return _explain(machine, failure)
-    machine = replace(machine, waiting=machine.waiting - {at.ask}, asked_at=at.now)
+    machine = replace(machine, waiting=machine.waiting.without(at.ask), asked_at=at.now)
     return Step(machine) if machine.waiting else _add(machine, _S.ADDING, _S.WRITING)
 
 
@@ -320,7 +321,7 @@ def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
         failure, machine = _look_again(machine, at)
     if failure is not None:
         return _explain(machine, failure)
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     if machine.waiting:
         return Step(machine)
     return _decide_in_time(machine, at.now)
@@ -482,8 +483,8 @@ def _listed(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _described(machine: Committing, at: Received) -> Step[Committing]:
-    leftovers = machine.leftovers | open_transaction(at)
-    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
+    leftovers = with_open(machine.leftovers, at)
+    machine = replace(machine, waiting=machine.waiting.without(at.ask), leftovers=leftovers)
     return Step(machine) if machine.waiting else _add(machine, _S.ADDING_DONE, _S.WRITING_DONE)
 
 
@@ -505,7 +506,7 @@ def _ended_done(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _cleaned(machine: Committing, at: Received) -> Step[Committing]:
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     return Step(machine) if machine.waiting else _done(machine)
 
 
@@ -555,7 +556,7 @@ def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransactio
 
 
 def _moved(machine: Committing, state: CommitState) -> Committing:
-    return replace(machine, state=moved(COMMIT, machine.state, state), waiting=frozenset())
+    return replace(machine, state=moved(COMMIT, machine.state, state), waiting=NO_ITEMS)
 
 
 def _over(machine: Committing, state: CommitState, outcome: Outcome) -> Step[Committing]:
