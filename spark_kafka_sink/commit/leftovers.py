@@ -21,11 +21,14 @@ from spark_kafka_sink.commit.questions import (
     OpenTransaction,
 )
 from spark_kafka_sink.commit.steps import Received, end_txn
+from spark_kafka_sink.commit.trees import TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# Pairs of a transactional id and the producer id and epoch of its open transaction.
-Leftovers: TypeAlias = frozenset[tuple[str, ProducerIdAndEpoch]]
+# A transactional id, and the producer id and epoch of its transaction.
+Transaction: TypeAlias = tuple[str, ProducerIdAndEpoch]
+# The open transactions to abort.
+Leftovers: TypeAlias = TreeSet[Transaction]
 
 
 def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
@@ -34,18 +37,28 @@ def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
     return sorted(each for each in ids if owner.slot_of(each) is not None)
 
 
-def open_transaction(at: Received) -> Leftovers:
-    """Return a set with the open transaction that a response describes, or an empty set."""
+def with_open(
+    leftovers: Leftovers, at: Received, decided: frozenset[Transaction] = frozenset()
+) -> Leftovers:
+    """Add the transaction that a response describes to the leftovers, and return them.
+
+    If it is not open, or if it is in `decided`, return the leftovers unchanged.
+    """
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
-        return frozenset()
-    if at.found is not Verdict.DONE or at.reply.state != ONGOING:
-        return frozenset()
-    return frozenset({(at.ask.transactional_id, at.reply.producer)})
+        return leftovers
+    found = (at.ask.transactional_id, at.reply.producer)
+    is_open = at.found is Verdict.DONE and at.reply.state == ONGOING
+    return leftovers.including(found) if is_open and found not in decided else leftovers
 
 
-def decided_by(owner: Owner, record: CommitRecord) -> Leftovers:
+def decided_by(owner: Owner, record: CommitRecord) -> frozenset[Transaction]:
     """Return the transactions that a commit log record lists as decided (to be committed)."""
     return frozenset((owner.task_id(each.slot), each.producer) for each in record.transactions)
+
+
+def without(leftovers: Leftovers, others: frozenset[Transaction]) -> Leftovers:
+    """Return the leftovers that are not in `others`."""
+    return TreeSet.of(each for each in leftovers if each not in others)
 
 
 def aborts(leftovers: Leftovers, level: int) -> list[EndTxn]:

@@ -32,8 +32,9 @@ from spark_kafka_sink.commit.leftovers import (
     Leftovers,
     aborts,
     decided_by,
-    open_transaction,
     own_tasks,
+    with_open,
+    without,
 )
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
@@ -72,6 +73,7 @@ from spark_kafka_sink.commit.steps import (
     received,
     superseded,
 )
+from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import NEWER_EPOCH, Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
@@ -101,8 +103,8 @@ class Planning:
     version: int | None
     partitions: tuple[TopicPartition, ...] | None
     accepts_torn: bool = False
-    waiting: frozenset[Ask] = frozenset()
-    leftovers: Leftovers = frozenset()
+    waiting: TreeSet[Ask] = NO_ITEMS
+    leftovers: Leftovers = NO_ITEMS
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
     ends: Resolvings = NO_RESOLVINGS
@@ -176,8 +178,8 @@ def _listed(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _described(machine: Planning, at: Received) -> Step[Planning]:
-    leftovers = machine.leftovers | open_transaction(at)
-    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
+    leftovers = with_open(machine.leftovers, at)
+    machine = replace(machine, waiting=machine.waiting.without(at.ask), leftovers=leftovers)
     return Step(machine) if machine.waiting else _fence(machine)
 
 
@@ -204,7 +206,7 @@ def _read(machine: Planning, at: Received) -> Step[Planning]:
     machine = replace(machine, record=record)
     if record is not None and record.state is RecordState.DECIDED:
         decided = decided_by(machine.run.owner, record)
-        machine = replace(machine, leftovers=machine.leftovers - decided)
+        machine = replace(machine, leftovers=without(machine.leftovers, decided))
         return _roll_forward(machine, record)
     return _clean(machine)
 
@@ -336,7 +338,7 @@ def _abort_leftovers(machine: Planning) -> Step[Planning]:
 
 def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
     # Any error code that is not retriable means that the transaction is no longer open.
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     return Step(machine) if machine.waiting else _finish(machine)
 
 
@@ -428,7 +430,7 @@ def _below_floor(version: int, record: CommitRecord) -> Failure:
 
 
 def _moved(machine: Planning, state: PlanState) -> Planning:
-    return replace(machine, state=moved(PLAN, machine.state, state), waiting=frozenset())
+    return replace(machine, state=moved(PLAN, machine.state, state), waiting=NO_ITEMS)
 
 
 def _over(machine: Planning, outcome: Outcome) -> Step[Planning]:

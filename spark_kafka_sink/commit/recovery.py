@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
@@ -59,6 +60,7 @@ from spark_kafka_sink.commit.steps import (
     asks_of,
     received,
 )
+from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.records.batch import Marker
 
@@ -86,7 +88,7 @@ class Surveying:
 
     prefix: str
     deadline: float
-    waiting: frozenset[Ask] = frozenset()
+    waiting: TreeSet[Ask] = NO_ITEMS
     readings: tuple[tuple[str, LogReading], ...] = ()
     open_ids: frozenset[str] = frozenset()
     outcome: Surveyed | Failure | None = None
@@ -118,8 +120,8 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
         failure = at.failure(
             f"the transactional ids that begin with {beginning!r} could not be listed"
         )
-        return Step(replace(machine, waiting=frozenset(), outcome=failure))
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+        return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     outcome = None if machine.waiting else Surveyed(_owners(machine))
     return Step(replace(machine, outcome=outcome))
 
@@ -201,9 +203,9 @@ class Recovering:
     level: int
     deadline: float
     commits: bool
-    waiting: frozenset[Ask] = frozenset()
-    described: tuple[tuple[str, Described], ...] = ()
-    markers: tuple[tuple[Ask, MarkerRead | Failure], ...] = ()
+    waiting: TreeSet[Ask] = NO_ITEMS
+    described: TreeSet[tuple[str, Described]] = NO_ITEMS
+    markers: TreeSet[tuple[Ask, MarkerRead | Failure]] = NO_ITEMS
     ends: Resolvings = NO_RESOLVINGS
     outcome: Recovered | Failure | None = None
 
@@ -248,8 +250,8 @@ def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
         return _over(machine, at.failure(f"the transactions of {owner} could not be described"))
     if at.found is Verdict.DONE and isinstance(reply, Described):
         entry = (ask.transactional_id, reply)
-        machine = replace(machine, described=(*machine.described, entry))
-    machine = replace(machine, waiting=machine.waiting - {ask})
+        machine = replace(machine, described=machine.described.including(entry))
+    machine = replace(machine, waiting=machine.waiting.without(ask))
     if machine.waiting:
         return Step(machine)
     return _commit(machine) if machine.commits else _read_markers(machine)
@@ -332,8 +334,8 @@ def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
     else:
         found = at.failure("the marker of a transaction could not be read")
     entry = (at.ask, found)
-    waiting = machine.waiting - {at.ask}
-    machine = replace(machine, waiting=waiting, markers=(*machine.markers, entry))
+    waiting = machine.waiting.without(at.ask)
+    machine = replace(machine, waiting=waiting, markers=machine.markers.including(entry))
     return Step(machine) if machine.waiting else _looked(machine)
 
 
@@ -396,7 +398,7 @@ def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:
     decided = {(owner.task_id(each.slot), each.producer) for each in _decided(machine)}
     was_open: list[OpenSince] = []
     undecided: list[OpenSince] = []
-    for transactional_id, described in machine.described:
+    for transactional_id, described in sorted(machine.described, key=itemgetter(0)):
         if described.state == ONGOING:
             is_decided = (transactional_id, described.producer) in decided
             since = OpenSince(transactional_id, described.start_ms, described.timeout_ms)
@@ -405,7 +407,7 @@ def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:
 
 
 def _moved(machine: Recovering, state: RecoveryState) -> Recovering:
-    return replace(machine, state=moved(RECOVERY, machine.state, state), waiting=frozenset())
+    return replace(machine, state=moved(RECOVERY, machine.state, state), waiting=NO_ITEMS)
 
 
 def _over(machine: Recovering, outcome: Outcome) -> Step[Recovering]:

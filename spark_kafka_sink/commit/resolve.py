@@ -44,6 +44,7 @@ from spark_kafka_sink.commit.steps import (
     end_txn,
     received,
 )
+from spark_kafka_sink.commit.trees import TreeSet, TreeTuple
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
@@ -105,13 +106,11 @@ class Resolvings:
     places: the indexes of the machines, by transactional id and by producer id.
     """
 
-    machines: tuple[Resolving, ...] = ()
-    places: Mapping[str | int, Sequence[int]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    machines: TreeTuple[Resolving]
+    places: Mapping[str | int, Sequence[int]] = field(compare=False, repr=False)
 
 
-NO_RESOLVINGS: Final = Resolvings()
+NO_RESOLVINGS: Final = Resolvings(TreeTuple.of(()), {})
 
 
 def begin_all(
@@ -135,7 +134,7 @@ def begin_all(
     for place, machine in enumerate(machines):
         for name in (machine.transactional_id, machine.producer.producer_id):
             places.setdefault(name, []).append(place)
-    return Step(Resolvings(machines, places), questions)
+    return Step(Resolvings(TreeTuple.of(machines), places), questions)
 
 
 def _name_of(ask: Ask) -> str | int:
@@ -153,25 +152,25 @@ class Stepped(NamedTuple):
     """
 
     machines: Resolvings
-    waiting: frozenset[Ask]
+    waiting: TreeSet[Ask]
     questions: tuple[Question, ...]
 
 
-def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
+def step_all(machines: Resolvings, waiting: TreeSet[Ask], answer: Answer, now: float) -> Stepped:
     """Pass a reply to the state machine that waits for it. waiting: requests without a reply."""
-    every = list(machines.machines)
+    every = machines.machines
     questions: tuple[Question, ...] = ()
-    waiting -= {answer.ask}
+    waiting = waiting.without(answer.ask)
     for place in machines.places[_name_of(answer.ask)]:
         if every[place].asked == answer.ask:
-            every[place], questions = step(every[place], answer, now)
-            asked = every[place].asked
-            waiting |= set() if asked is None else {asked}
-    return Stepped(replace(machines, machines=tuple(every)), waiting, questions)
+            machine, questions = step(every[place], answer, now)
+            every = every.replacing(place, machine)
+            waiting = waiting if machine.asked is None else waiting.including(machine.asked)
+    return Stepped(replace(machines, machines=every), waiting, questions)
 
 
 def lost(
-    machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
+    machines: Iterable[Resolving], transactions: Sequence[DecidedTransaction]
 ) -> tuple[LostTransaction, ...]:
     """Return the transactions that were aborted.
 

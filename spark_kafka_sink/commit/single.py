@@ -62,6 +62,7 @@ from spark_kafka_sink.commit.steps import (
     received,
     superseded,
 )
+from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
@@ -97,7 +98,7 @@ class Single:
     by_partition: guards.ByPartition = field(default_factory=dict, compare=False, repr=False)
     targets: tuple[TopicPartition, ...] = ()
     probes: bool = False
-    waiting: frozenset[Ask] = frozenset()
+    waiting: TreeSet[Ask] = NO_ITEMS
     failure: Failure | None = None
     offset: int = -1
     missing_until: float = math.inf
@@ -177,7 +178,7 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
     failure = _check(machine, at)
     if failure is not None:
         return _explain(machine, failure)
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
 
 
@@ -449,7 +450,7 @@ def _end(machine: Single, *, commit: bool) -> Ask:
 
 
 def _moved(machine: Single, state: SingleState) -> Single:
-    return replace(machine, state=moved(SINGLE, machine.state, state), waiting=frozenset())
+    return replace(machine, state=moved(SINGLE, machine.state, state), waiting=NO_ITEMS)
 
 
 def _over(machine: Single, state: SingleState, outcome: Outcome) -> Step[Single]:

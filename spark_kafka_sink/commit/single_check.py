@@ -20,6 +20,7 @@ from spark_kafka_sink.commit.questions import (
     Question,
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind, Step, received
+from spark_kafka_sink.commit.trees import TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import TopicPartition
 
@@ -30,7 +31,7 @@ class Checking:
 
     plan: Plan
     deadline: float
-    waiting: frozenset[Ask]
+    waiting: TreeSet[Ask]
     outcome: Clear | Failure | None = None
 
 
@@ -40,7 +41,7 @@ def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float
     Return the state machine, with its first requests to the leaders of the partitions.
     """
     asks = tuple(DescribeProducers(each) for each in partitions)
-    machine = Checking(plan, deadline, frozenset(asks), None if asks else Clear())
+    machine = Checking(plan, deadline, TreeSet.of(asks), None if asks else Clear())
     return Step(machine, tuple(map(Question, asks)))
 
 
@@ -62,5 +63,5 @@ def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
             "run it again, or use exactlyOnce=two-phase"
         )
         return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))
-    waiting = machine.waiting - {answer.ask}
+    waiting = machine.waiting.without(answer.ask)
     return Step(replace(machine, waiting=waiting, outcome=None if waiting else Clear()))

@@ -34,6 +34,7 @@ from spark_kafka_sink.commit.questions import (
     Reply,
     WriteRecord,
 )
+from spark_kafka_sink.commit.trees import TreeSet
 from spark_kafka_sink.commit.verdicts import END_TXN_1, END_TXN_2, Call, Verdict, verdict
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -77,7 +78,7 @@ class Waiting(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def waiting(self) -> frozenset[Ask]:
+    def waiting(self) -> TreeSet[Ask]:
         """The requests that have no reply yet."""
 
 
@@ -87,7 +88,7 @@ W = TypeVar("W", bound=Waiting)
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
     """Return the step in which a state machine sends these requests and waits for their replies."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
-    return Step(replace(machine, waiting=frozenset(asks)), questions)
+    return Step(replace(machine, waiting=TreeSet.of(asks)), questions)
 
 
 class Received(NamedTuple):
@@ -211,9 +212,9 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
     return Received(ask, reply, verdict(call_of(ask), reply.error, version), now)
 
 
-def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
+def asks_of(questions: Iterable[Question]) -> TreeSet[Ask]:
     """Return the requests (`Ask`) in `questions` as a set."""
-    return frozenset(question.ask for question in questions)
+    return TreeSet.of(question.ask for question in questions)
 
 
 def end_txn(

@@ -25,10 +25,12 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.leftovers import (
     Leftovers,
+    Transaction,
     aborts,
     decided_by,
-    open_transaction,
     own_tasks,
+    with_open,
+    without,
 )
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
@@ -57,6 +59,7 @@ from spark_kafka_sink.commit.steps import (
     end_txn,
     received,
 )
+from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
@@ -93,7 +96,7 @@ class Aborting:
     deadline: float
     producer: ProducerIdAndEpoch
     leftovers: Leftovers
-    waiting: frozenset[Ask] = frozenset()
+    waiting: TreeSet[Ask] = NO_ITEMS
     is_proved: bool = False
     is_undecided: bool = False
     is_fenced: bool = False
@@ -102,7 +105,7 @@ class Aborting:
     settles_s: float = SETTLES_S
     settles_at: float | None = None
     is_missing: bool = False
-    decided: Leftovers = frozenset()
+    decided: frozenset[Transaction] = frozenset()
     missed: Failure | None = None
     outcome: Outcome | None = None
 
@@ -124,7 +127,7 @@ def begin(
     opens it within the linger time after its first row.
     """
     owner = plan.run.owner
-    known = frozenset(
+    known = TreeSet.of(
         (owner.task_id(each.slot), each.producer) for each in attempts if each.slot is not None
     )
     machine = Aborting(
@@ -170,17 +173,17 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
     machine = replace(machine, missed=missed)
     if not machine.is_proved:
         return _prove(machine)
-    if at.asks_again and at.now < machine.deadline and not _may_abort(machine, at):
+    if at.asks_again and at.now < machine.deadline and not _may_abort(machine):
         return Step(machine, (at.again(),))
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     if machine.waiting:
         return Step(machine)
     return _prove(machine) if machine.leftovers else _aborted(machine, may_be_open=True)
 
 
-def _may_abort(machine: Aborting, at: Received) -> bool:
-    """Return whether there are transactions to abort, and all other requests have their replies."""
-    return bool(machine.leftovers) and machine.waiting == {at.ask}
+def _may_abort(machine: Aborting) -> bool:
+    """Return whether there are transactions to abort, and only one request has no reply yet."""
+    return bool(machine.leftovers) and len(machine.waiting) == 1
 
 
 def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
@@ -197,8 +200,8 @@ def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _described(machine: Aborting, at: Received) -> Step[Aborting]:
-    leftovers = machine.leftovers | (open_transaction(at) - machine.decided)
-    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
+    leftovers = with_open(machine.leftovers, at, machine.decided)
+    machine = replace(machine, waiting=machine.waiting.without(at.ask), leftovers=leftovers)
     return Step(machine) if machine.waiting else _prove(machine)
 
 
@@ -254,7 +257,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
         return _over(machine, _S.DECIDED, Decided(reading.record))
     if reading.record is not None:
         decided = decided_by(run.owner, reading.record)
-        machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
+        machine = replace(machine, decided=decided, leftovers=without(machine.leftovers, decided))
     # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     # A broker that is no longer the leader of the log may return records only up to an old end.
@@ -282,10 +285,10 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
 
 def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
     # Any error code that is not retriable means that the transaction is no longer open.
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting.without(at.ask))
     if machine.waiting:
         return Step(machine)
-    return _list_again(replace(machine, leftovers=frozenset()), at.now)
+    return _list_again(replace(machine, leftovers=NO_ITEMS), at.now)
 
 
 def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
@@ -327,7 +330,7 @@ _STEPS: Final = {
 
 
 def _moved(machine: Aborting, state: AbortState) -> Aborting:
-    return replace(machine, state=moved(ABORT, machine.state, state), waiting=frozenset())
+    return replace(machine, state=moved(ABORT, machine.state, state), waiting=NO_ITEMS)
 
 
 def _over(machine: Aborting, state: AbortState, outcome: Outcome) -> Step[Aborting]:

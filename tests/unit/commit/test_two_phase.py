@@ -171,7 +171,8 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "too little time": (
         {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_001), OPEN]},
         FailureKind.TIMED_OUT,
-        "the job took 840001 ms from its first row on, and its transactions time out after 900000",
+        "the job took 840001 ms from its first row on, and its transactions time out after 900000 "
+        "ms; 60000 ms of this time are for the commit",
     ),
 }  # fmt: skip
 
@@ -229,6 +230,32 @@ def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_i
         DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_000), OPEN]
     }
     assert isinstance(commit(just)[0], Committed)
+
+
+@pytest.mark.parametrize(("tasks", "needed_ms"), [(1, 200), (100, 200), (150, 250)])
+def test_the_last_moment_is_earlier_if_there_are_many_transactions_to_commit(
+    tasks: int, needed_ms: int
+) -> None:
+    plan = replace(PLAN, run=replace(PLAN.run, timeout_ms=1000))
+    attempts = tuple(replace(ATTEMPT, slot=TaskSlot(task, 0)) for task in range(tasks))
+    opened = replace(OPEN, timeout_ms=1000, start_ms=5000)
+
+    def outcome(left_ms: int) -> object:
+        drivers = replace(DRIVERS, start_ms=6000 - left_ms)
+        looks: dict[Any, list[Reply]] = {
+            DescribeTransaction: [*[opened] * tasks, drivers, opened],
+            ReadLog: [READ_BACK],
+        }
+        begun = two_phase.begin(plan, attempts, RECORD, level=2, deadline=1.0)
+        return run(begun, two_phase.step, FINE | looks, seconds=0.0)[0].outcome
+
+    assert outcome(needed_ms) == Committed(RECORD)
+    late = outcome(needed_ms - 1)
+    assert isinstance(late, Failure)
+    assert late.sentence == (
+        f"the job took {1001 - needed_ms} ms from its first row on, and its transactions time out "
+        f"after 1000 ms; {needed_ms} ms of this time are for the commit"
+    )
 
 
 # Two minutes and a half before the first transaction times out; half a minute is for repetitions.
