@@ -81,9 +81,10 @@ from spark_kafka_sink.records.batch import Marker
 _MARGIN_SHARE: Final = 0.2
 _MAX_MARGIN_MS: Final = 60_000
 _SHARE_AFTER_DECISION: Final = 0.5
-# The time for each commit of a transaction after the decision. In bench/studies/commits.py, the
-# commit of a job takes 1 ms for each task, and this is one of its four requests.
-_COMMIT_MS: Final = 1
+# The time for each commit of a transaction after the decision. A coordinator replicates each commit
+# before it answers. In bench/studies/commits.py, on one broker without replicas, the commit of a
+# job takes 1 ms for each task.
+_COMMIT_MS: Final = 5
 
 _S = CommitState
 Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure

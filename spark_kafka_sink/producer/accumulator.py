@@ -378,9 +378,10 @@ class RecordAccumulator:
         """Yield open batches, oldest first, while memory is short.
 
         When the caller takes a batch, its memory counts as memory that will soon be free. So no
-        more batches are sent than needed, and the others can fill up. (Java's RecordAccumulator
-        sends all batches once its pool is exhausted.) others: batches that are sent anyway; their
-        partitions are skipped.
+        more batches are sent than needed, and the others can fill up. If a call waits for memory,
+        and batches reference slices, all open batches are sent, as Java's RecordAccumulator does
+        once its pool is exhausted. others: batches that are sent anyway; their partitions are
+        skipped.
         """
         if self._is_withheld or not self.pool.is_short:
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.records.columns import valid_utf8
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
-from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import milliseconds, named_columns
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender, KeptRows
@@ -123,7 +124,8 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 class DeadLetterTopic:
     """Sends dead letters with the task's producer.
 
-    topic: the topic of good rows, None for a topic column. kept: as in `CarefulAppender`.
+    topic: the topic of good rows, None for a topic column. kept: as in `CarefulAppender`. limits: a
+    function that returns the limits of dead letters. refresh: a function that reads them again.
     """
 
     def __init__(
@@ -133,8 +135,12 @@ class DeadLetterTopic:
         topic: str | None,
         task: int,
         kept: KeptRows | None,
+        limits: Callable[[], RecordLimits],
+        refresh: Callable[[], None],
     ) -> None:
         self._name = name
+        self._limits = limits
+        self._refresh = refresh
         self._producer = producer
         self._topic = topic
         self._task = task
@@ -166,19 +172,20 @@ class DeadLetterTopic:
             return
         letters = _letters(bad, Faults(bad, self._topic, self._task), _LEFT_OUT[attempt])
         if attempt + 1 < len(_LEFT_OUT):
-            too_large = find_bad_rows(
-                letters,
-                self._name,
-                self._producer.record_limits,
-                self._producer.partition_counts,
-                time.time_ns() // 1_000_000,
-            )
+            too_large = self._find(letters)
+            if too_large is not None:
+                self._refresh()
+                too_large = self._find(letters)
             if too_large is not None:
                 self._send(bad.part(too_large.rows), attempt + 1)
                 others = np.delete(np.arange(len(bad.codes)), too_large.rows)
                 self._send(bad.part(others), attempt)
                 return
         self._appender.append(letters, (bad, attempt), bad.rows)
+
+    def _find(self, letters: pa.RecordBatch) -> BadRows | None:
+        counts, now_ms = self._producer.partition_counts, time.time_ns() // 1_000_000
+        return find_bad_rows(letters, self._name, self._limits(), counts, now_ms)
 
     def finish(self) -> list[str]:
         """Return an empty list, because there are no files."""

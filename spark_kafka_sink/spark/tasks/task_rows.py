@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, KafkaException
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
@@ -141,7 +142,13 @@ class TaskRows:
         self._dead_letters: DeadLetters | None = None
         if self._policy.topic is not None:
             self._dead_letters = DeadLetterTopic(
-                self._policy.topic, producer, options.topic, task, kept
+                self._policy.topic,
+                producer,
+                options.topic,
+                task,
+                kept,
+                self._limits_of_letters,
+                self._refresh_limits,
             )
         elif self._policy.path is not None:
             self._dead_letters = DeadLetterFile(self._policy.path, options.topic, task, attempt)
@@ -177,7 +184,7 @@ class TaskRows:
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
-            self._limit_messages(self._refreshed_limit())
+            self._refresh_limits()
             found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
@@ -246,6 +253,15 @@ class TaskRows:
 
     def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
         self._producer.limit_messages(max_message_bytes, self._refreshed_limit)
+
+    def _refresh_limits(self) -> None:
+        self._limit_messages(self._refreshed_limit())
+
+    def _limits_of_letters(self) -> RecordLimits:
+        limits = self._producer.record_limits
+        # A refused dead letter can be sent again with fewer columns only if rows are kept. If not,
+        # the limit applies to the size before compression.
+        return limits if self.keeps_rows else limits.with_topics(self._limits.by_topic)
 
     def _create(self, missing: MissingTopics, topics: Iterable[str]) -> None:
         with self.waits.waiting_for(_CREATION):

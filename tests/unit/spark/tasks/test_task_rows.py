@@ -261,3 +261,42 @@ def test_a_task_says_that_it_waits_for_the_settings_or_the_creation_of_topics(
     assert producer.refresh() == {"t": 2000}
     assert seen == [{"the settings of topics": ""}]
     assert task.waits.awaited == {}
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("is_raised", [False, True], ids=["the same limit", "a higher limit"])
+def test_in_a_transaction_a_dead_letter_over_the_limit_of_its_topic_has_no_value(
+    monkeypatch: pytest.MonkeyPatch, codec: str, *, is_raised: bool
+) -> None:
+    """Brokers must not refuse it, because the transaction could then only be aborted."""
+
+    class Taken(AllTaken):
+        def __init__(self) -> None:
+            self.letters: list[str | None] = []
+
+        def limit_messages(self, *given: Any) -> None:  # noqa: ANN401 - two arguments
+            if codec == "none":
+                self.record_limits = self.record_limits.with_topics(given[0])  # type: ignore[misc]
+
+        def append(self, *given: Any, **_: object) -> None:  # noqa: ANN401 - a topic and a batch
+            if given[0] == "dead":
+                self.letters += given[1]["value"].to_pylist()
+
+    def refreshed(limits: topics.TopicLimits) -> dict[str, int]:
+        limits.by_topic = {"dead": 10_000 if is_raised else 1000}
+        return limits.by_topic
+
+    monkeypatch.setattr(topics.TopicLimits, "refreshed", refreshed)
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "exactlyOnce": "two-phase"}
+    names |= {"txnAppId": "a", "txnVersion": "1", "kafka.compression.type": codec}
+    given = sink_options(names | {"onError": "deadLetter", "deadLetterTopic": "dead"})
+    producer = Taken()
+    batch = pa.record_batch(
+        {"value": ["small", "x" * 2000], "partition": pa.array([7, 7], pa.int32())}
+    )
+    options = replace(given, max_message_bytes={"dead": 1000})
+    with TaskRows(options, cast(TaskProducer, producer), 0, 0) as rows:
+        rows.append(batch)
+    assert sorted(producer.letters, key=str) == sorted(
+        ["small", "x" * 2000 if is_raised else None], key=str
+    )
