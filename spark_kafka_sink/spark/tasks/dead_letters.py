@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.records.columns import valid_utf8
-from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
@@ -125,7 +124,7 @@ class DeadLetterTopic:
     """Sends dead letters with the task's producer.
 
     topic: the topic of good rows, None for a topic column. kept: as in `CarefulAppender`. limits: a
-    function that returns the limits of dead letters. refresh: a function that reads them again.
+    function that returns max.message.bytes by topic. refresh: a function that reads it again.
     """
 
     def __init__(
@@ -135,11 +134,14 @@ class DeadLetterTopic:
         topic: str | None,
         task: int,
         kept: KeptRows | None,
-        limits: Callable[[], RecordLimits],
+        limits: Callable[[], Mapping[str, int]],
         refresh: Callable[[], None],
     ) -> None:
         self._name = name
         self._limits = limits
+        # A refused dead letter can be sent again with fewer columns only if rows are kept. If not,
+        # the limit applies to the size before compression.
+        self._may_be_refused = kept is not None
         self._refresh = refresh
         self._producer = producer
         self._topic = topic
@@ -184,8 +186,11 @@ class DeadLetterTopic:
         self._appender.append(letters, (bad, attempt), bad.rows)
 
     def _find(self, letters: pa.RecordBatch) -> BadRows | None:
+        limits = self._producer.record_limits
+        if not self._may_be_refused:
+            limits = limits.with_topics(self._limits())
         counts, now_ms = self._producer.partition_counts, time.time_ns() // 1_000_000
-        return find_bad_rows(letters, self._name, self._limits(), counts, now_ms)
+        return find_bad_rows(letters, self._name, limits, counts, now_ms)
 
     def finish(self) -> list[str]:
         """Return an empty list, because there are no files."""

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, KafkaException
-from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
@@ -147,7 +146,7 @@ class TaskRows:
                 options.topic,
                 task,
                 kept,
-                self._limits_of_letters,
+                lambda: self._limits.by_topic,
                 self._refresh_limits,
             )
         elif self._policy.path is not None:
@@ -256,12 +255,6 @@ class TaskRows:
 
     def _refresh_limits(self) -> None:
         self._limit_messages(self._refreshed_limit())
-
-    def _limits_of_letters(self) -> RecordLimits:
-        limits = self._producer.record_limits
-        # A refused dead letter can be sent again with fewer columns only if rows are kept. If not,
-        # the limit applies to the size before compression.
-        return limits if self.keeps_rows else limits.with_topics(self._limits.by_topic)
 
     def _create(self, missing: MissingTopics, topics: Iterable[str]) -> None:
         with self.waits.waiting_for(_CREATION):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -733,25 +734,6 @@ def test_a_writer_that_only_commits_reads_no_schema(
 # -- streams --------------------------------------------------------------------------------------
 
 
-class Now:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def time(self) -> float:
-        """Return the time in seconds."""
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Now:
-    """The clock of micro-batches."""
-    found = Now()
-    monkeypatch.setattr(registry_questions, "time", found)
-    return found
-
-
 def batch(
     server: RegistryServer,
     schema: T.StructType | None = None,
@@ -763,7 +745,9 @@ def batch(
     return found
 
 
-def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: Now) -> None:
+def test_a_stream_asks_again_at_most_every_ttl(
+    server: RegistryServer, clock: SimpleNamespace
+) -> None:
     server.add("t-value", DERIVED)
     ttl = {"latest_cache_ttl_sec": "60"}
     first = batch(server, more=ttl)
@@ -787,7 +771,9 @@ def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: No
     assert server.asked() == []
 
 
-def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock: Now) -> None:
+def test_a_schema_of_the_options_is_asked_for_once(
+    server: RegistryServer, clock: SimpleNamespace
+) -> None:
     options = {"valueSchema": HAND_MADE, "latest_cache_ttl_sec": "0"}
     first = batch(server, more=options)
     clock.now += 1e6
@@ -800,7 +786,7 @@ def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock
 
 
 def test_a_stream_survives_a_registry_that_is_away(
-    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+    server: RegistryServer, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
     first = batch(server, more=ttl)
@@ -820,7 +806,7 @@ def test_a_stream_survives_a_registry_that_is_away(
 
 
 def test_a_stream_survives_a_file_that_is_away_for_a_moment(
-    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    server: RegistryServer, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Secrets in files are replaced while a stream runs."""
     secret, away = tmp_path / "secret", tmp_path / "away"
@@ -850,7 +836,7 @@ def test_a_stream_survives_a_file_that_is_away_for_a_moment(
 
 
 def test_a_new_version_that_does_not_fit_ends_no_stream(
-    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+    server: RegistryServer, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
     first = batch(server, more=ttl)
@@ -863,7 +849,9 @@ def test_a_new_version_that_does_not_fit_ends_no_stream(
         asked(server, more=ttl)
 
 
-def test_a_new_version_with_rules_ends_a_stream(server: RegistryServer, clock: Now) -> None:
+def test_a_new_version_with_rules_ends_a_stream(
+    server: RegistryServer, clock: SimpleNamespace
+) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
     batch(server, more=ttl)
     server.add("t-value", DERIVED, ruleSet={"domainRules": [{"kind": "TRANSFORM"}]})
@@ -880,7 +868,7 @@ def test_a_new_version_with_rules_ends_a_stream(server: RegistryServer, clock: N
     "refusal", [error(403, 40301, "denied"), error(422, 42205, "read-only"), error(409, 409, "no")]
 )
 def test_a_stream_goes_on_if_a_lost_subject_cannot_be_registered_again(
-    refusal: Reply, server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+    refusal: Reply, server: RegistryServer, clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
     first = batch(server, more=ttl)
@@ -900,7 +888,7 @@ def test_a_stream_goes_on_if_a_lost_subject_cannot_be_registered_again(
 
 
 def test_a_stream_that_is_started_again_keeps_its_schema(
-    server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch
+    server: RegistryServer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
     given = {
@@ -937,7 +925,9 @@ def test_a_stream_that_is_started_again_keeps_its_schema(
         started()
 
 
-def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
+def test_rows_of_another_type_are_asked_for_again(
+    server: RegistryServer, clock: SimpleNamespace
+) -> None:
     batch(server)
     wider = T.StructType(list(ORDER.fields)).add("source", T.StringType())
     server.asked()
@@ -991,7 +981,7 @@ def test_writes_with_equal_options_that_are_planned_at_once_ask_once_each(
 
 
 def test_the_brokers_credentials_count_if_the_registry_inherits_them(
-    server: RegistryServer, clock: Now
+    server: RegistryServer, clock: SimpleNamespace
 ) -> None:
     def stream(user: str, more: Mapping[str, str]) -> ColumnEncoding:
         login = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
@@ -1011,7 +1001,7 @@ def test_the_brokers_credentials_count_if_the_registry_inherits_them(
 
 
 def test_other_processes_of_the_driver_know_it(
-    server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: RegistryServer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path)
     first = batch(server, basic_auth_user_info="user-x:s3cret")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -16,7 +17,7 @@ from spark_kafka_sink import logs
 from spark_kafka_sink.schema_registry import registry_connection
 from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.planning import datasource, kept_schemas, registry_questions
+from spark_kafka_sink.spark.planning import datasource, kept_schemas
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
@@ -27,25 +28,6 @@ ROWS: Final = (
 UNSENT: Final = "extra"
 UNENCRYPTED: Final = "schema.registry.url is http: the credentials travel unencrypted"
 STILL_WRITTEN: Final = "column value is still written with the schema that has id 1"
-
-
-class Now:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def time(self) -> float:
-        """Return the time in seconds."""
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Now:
-    """The clock of schemas."""
-    found = Now()
-    monkeypatch.setattr(registry_questions, "time", found)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +145,7 @@ def test_a_warning_about_the_connection_is_logged_by_the_process_that_connects_f
     name: str,
     ttl: str,
     server: RegistryServer,
-    clock: Now,
+    clock: SimpleNamespace,
     new_process: Callable[[], Process],
 ) -> None:
     check, plan, of_write, queries_ahead = WRITES[name]
@@ -194,7 +176,7 @@ def test_a_schema_that_write_batch_still_uses_is_told_once(
     has_check: bool,  # noqa: FBT001 - a parameter of the test
     ttl: str,
     server: RegistryServer,
-    clock: Now,
+    clock: SimpleNamespace,
     new_process: Callable[[], Process],
 ) -> None:
     user, planning = new_process(), new_process()
@@ -223,7 +205,7 @@ def test_a_schema_that_write_batch_still_uses_is_told_once(
 
 
 def test_a_new_planning_process_of_a_stream_warns_only_if_the_problem_is_new(
-    server: RegistryServer, clock: Now, new_process: Callable[[], Process]
+    server: RegistryServer, clock: SimpleNamespace, new_process: Callable[[], Process]
 ) -> None:
     options = options_of(server, latest_cache_ttl_sec="60") | written(1)
 
