@@ -175,7 +175,8 @@ class DeadLetterTopic:
         letters = _letters(bad, Faults(bad, self._topic, self._task), _LEFT_OUT[attempt])
         if attempt + 1 < len(_LEFT_OUT):
             too_large = self._find(letters)
-            if too_large is not None:
+            # Without a limit of the topic, a letter is too large for max.request.size.
+            if too_large is not None and self._name in self._limits_that_apply():
                 self._refresh()
                 too_large = self._find(letters)
             if too_large is not None:
@@ -185,10 +186,12 @@ class DeadLetterTopic:
                 return
         self._appender.append(letters, (bad, attempt), bad.rows)
 
+    def _limits_that_apply(self) -> Mapping[str, int]:
+        """Return max.message.bytes by topic, if it applies to the size before compression."""
+        return self._producer.record_limits.by_topic if self._may_be_refused else self._limits()
+
     def _find(self, letters: pa.RecordBatch) -> BadRows | None:
-        limits = self._producer.record_limits
-        if not self._may_be_refused:
-            limits = limits.with_topics(self._limits())
+        limits = self._producer.record_limits.with_topics(self._limits_that_apply())
         counts, now_ms = self._producer.partition_counts, time.time_ns() // 1_000_000
         return find_bad_rows(letters, self._name, limits, counts, now_ms)
 

@@ -300,3 +300,19 @@ def test_in_a_transaction_a_dead_letter_over_the_limit_of_its_topic_has_no_value
     assert sorted(producer.letters, key=str) == sorted(
         ["small", "x" * 2000 if is_raised else None], key=str
     )
+
+
+def test_limits_of_topics_are_not_read_again_for_a_dead_letter_that_no_topic_could_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With compression, only brokers compare sizes with the limit of the topic."""
+    reads: list[topics.TopicLimits] = []
+    monkeypatch.setattr(topics.TopicLimits, "refreshed", reads.append)
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "onError": "deadLetter"}
+    given = sink_options(names | {"deadLetterTopic": "dead", "kafka.compression.type": "zstd"})
+    options = replace(given, max_message_bytes={"dead": 1000})
+    batch = pa.record_batch({"value": ["x" * 2_000_000], "partition": pa.array([7], pa.int32())})
+    with TaskRows(options, cast(TaskProducer, AllTaken()), 0, 0) as rows:
+        rows.append(batch)
+        assert rows.finish().rows == 1
+    assert reads == []
