@@ -86,7 +86,8 @@ def test_records_bytes_and_requests_are_those_that_were_delivered(
         assert sum(node[name] for node in nodes.values()) == all_of[name] > 0
     latencies = [n["request-latency-max"] for n in nodes.values() if n["request-latency-max"] > 0]
     assert max(latencies) == all_of["request-latency-max"] >= all_of["request-latency-avg"]
-    assert all_of["select-total"] >= all_of["request-total"]
+    # The I/O thread has waited for each response, but not for each of a cluster's nodes alone.
+    assert all_of["select-total"] >= produced / len(nodes)
     assert all_of["flush-time-ns-total"] > 0 < all_of["metadata-wait-time-ns-total"]
     assert 0 <= all_of["metadata-age"] < 300
 
