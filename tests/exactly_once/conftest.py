@@ -16,7 +16,7 @@ from support.brokers.kafka_cluster import KafkaCluster
 from support.documents import exactly_once_cases
 from support.spark.single_job import SingleJob
 
-from exactly_once.moments import IS_ALL, Moments
+from exactly_once.moments import IS_ALL, SPARK_LEVELS, Moments
 from spark_kafka_sink import commit
 from spark_kafka_sink.commit import two_phase_abort
 from spark_kafka_sink.commit_client import CommitClient
@@ -54,14 +54,15 @@ def _is_left_out(item: pytest.Item) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     if params.get("cluster") == _LEVEL_1_OF_KAFKA_4:
         return item.path.name not in _WITH_LEVEL_1_OF_KAFKA_4
-    # Each application takes a minute on each cluster.
-    return (params.get("application"), params.get("level")) == ("single", "level 1") and not IS_ALL
+    if IS_ALL or "application" not in params:
+        return False
+    return params["level"] != SPARK_LEVELS[params["application"]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out Kafka 4 at level 1, but for some files.
 
-    Unless all levels are tested, leave out mode single at level 1 in Spark's own processes, too.
+    Unless all levels are tested, each mode has one level in Spark's own processes.
     """
     left_out = {item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)}
     if left_out:

@@ -22,6 +22,8 @@ When: TypeAlias = Callable[[int, Ask], bool]
 
 # As make test-exactly-once wants it: all levels, moments and answers.
 IS_ALL: Final = os.environ.get("ALL_LEVELS") == "1"
+# Else the level of each mode in Spark's own processes, where a mode takes a minute at each level.
+SPARK_LEVELS: Final = {"single": "level 2", "two-phase": "level 1"}
 
 
 class DiedError(BaseException):

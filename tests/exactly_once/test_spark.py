@@ -13,7 +13,7 @@ import pytest
 from support.brokers.kafka_cluster import KafkaCluster
 from support.spark import exactly_once_cases, holding_commits
 
-from exactly_once.moments import IS_ALL
+from exactly_once.moments import IS_ALL, SPARK_LEVELS
 
 # The application of a mode runs its cases on two clusters: on a machine that does something else,
 # too, it takes longer than other tests.
@@ -76,9 +76,9 @@ def application(
 ) -> Application:
     """The application of a mode, which has run on the clusters whose tests are not left out."""
     folder = str(tmp_path_factory.mktemp(request.param))
-    clusters = {"level 2": kafka.bootstrap}
-    if IS_ALL or request.param != "single":
-        clusters["level 1"] = old_kafka.bootstrap
+    clusters = {"level 2": kafka.bootstrap, "level 1": old_kafka.bootstrap}
+    if not IS_ALL:
+        clusters = {level: clusters[level] for level in (SPARK_LEVELS[request.param],)}
     return run(request.param, folder, **clusters)
 
 
