@@ -56,7 +56,8 @@ def _is_left_out(item: pytest.Item) -> bool:
         return item.path.name not in _WITH_LEVEL_1_OF_KAFKA_4
     if IS_ALL or "application" not in params:
         return False
-    return params["level"] != SPARK_LEVELS[params["application"]]
+    mode, level = params["application"], params["level"]
+    return bool(SPARK_LEVELS[mode] != level)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
