@@ -174,7 +174,7 @@ class TopicRequests:
     def check_creation(self, new: NewTopic) -> None:
         """Raise the brokers' error if they reject topics with these properties.
 
-        Brokers return INVALID_REPLICATION_FACTOR also while another broker restarts. So repeat the
+        Brokers return INVALID_REPLICATION_FACTOR even while another broker restarts. So repeat the
         request after this error, and raise the error only after `_RESTART_S`.
         """
         error = self._rejection(new, None)

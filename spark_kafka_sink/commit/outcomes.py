@@ -80,7 +80,10 @@ class LostTransaction(NamedTuple):
         return LostRows(slot.partition, topic, partition, first_offset, self.records)
 
     def all_rows(self, written: Iterable[WrittenPartition]) -> list[LostRows]:
-        """Return the rows that are lost in all partitions. written: what the task wrote."""
+        """Return the lost rows of each partition that the task wrote to.
+
+        written: the partitions, with the first offset and the number of records in each.
+        """
         task = self.transaction.slot.partition
         return [
             LostRows(task, *each.partition, each.first_offset, each.records) for each in written

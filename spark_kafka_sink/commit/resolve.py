@@ -78,7 +78,7 @@ class Resolving:
 
     @property
     def is_over(self) -> bool:
-        """Whether the search for the result has ended: it was found, or the time was over."""
+        """Whether the search has ended: the result was found, or the time ran out."""
         return self.state in _FINAL
 
 

@@ -12,8 +12,8 @@ seconds (five, or more if linger.ms is long). If the driver has no commit messag
 task may still be running and may open its transaction later. Then two empty lists prove nothing, so
 the driver lists the open transactions until `settles_s` seconds have passed.
 
-If a broker does not respond, the list is missing or incomplete. Then the known transactions are
-aborted first. After that, the driver sends the request again until the deadline. The outcome
+If a broker does not respond, the list is missing or incomplete. Then the driver first aborts the
+transactions that it knows. After that, it asks for the list again until the deadline. The outcome
 contains the reason why some transactions may still be open.
 """
 

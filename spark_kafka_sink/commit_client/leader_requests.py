@@ -96,8 +96,8 @@ class Partitions:
         while position < end:
             if position > ask.offset and self._clock() >= ask.deadline:
                 reason = (
-                    f"the marker in {ask.partition} was not found up to offset {position} of "
-                    f"{end}; raise {Option('max.block.ms')}"
+                    f"no marker was found in {ask.partition} in time: only the offsets below "
+                    f"{position} of {end} were read; raise {Option('max.block.ms')}"
                 )
                 raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
             found = yield from self.fetch(ask.partition, position)

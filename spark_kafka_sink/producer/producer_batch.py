@@ -448,7 +448,8 @@ class ProducerBatch:
         """Make this new batch a part of a split batch, and seal it.
 
         sequence: the sequence of this part's first record; ignored if the split batch has no
-        sequence. origin: whether the split batch may have been written.
+        sequence. origin: shared by all parts; contains whether the batch that was split may have
+        been written.
         """
         self.spans = spans
         self.attempts, self.last_error = split.attempts, split.last_error

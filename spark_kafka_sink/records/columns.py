@@ -148,7 +148,7 @@ class RecordColumns:
 
 
 def _field_bytes(column: BinaryColumn, wire_lengths: Int64s) -> Int64s:
-    """Return the size of each key or value including the varint of its length, int64."""
+    """Return the sizes of the keys or values, int64. A size includes the varint of the length."""
     lengths = wire_lengths if column.valid is None else np.maximum(wire_lengths, 0)
     return lengths + varint_widths(zigzag(wire_lengths))
 

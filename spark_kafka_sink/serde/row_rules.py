@@ -312,11 +312,11 @@ def _null_header_key(_columns: SinkColumns, _row: int) -> str:
 
 
 class RowRule(NamedTuple):
-    """A rule, and the fault of the rows that break it.
+    """A rule for rows.
 
-    broken_by: returns a mask of the rows that break the rule, or None if there are no such rows.
-    message: returns the message about one such row. It is None if brokers reject such rows
-    themselves, with their own exception.
+    fault: the fault that is reported for a row that breaks the rule. broken_by: returns a mask of
+    the rows that break the rule, or None if there are no such rows. message: returns the message
+    about one such row. The field is None if brokers reject such rows, with their own exception.
     """
 
     fault: Fault

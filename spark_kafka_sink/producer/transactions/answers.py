@@ -161,7 +161,10 @@ def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Return each error code of a response, with the partitions that have the code, if any."""
+    """Return each error code of a response, with the partitions that have it.
+
+    The list of partitions is empty if the code is not about partitions.
+    """
     found: dict[int, list[TopicPartition]] = {}
     if isinstance(response, AddPartitionsToTxnResponse):
         for topic in response.results_by_topic_v3_and_below:

@@ -444,8 +444,8 @@ def _if_replay(plan: Plan, batch_id: int | None) -> str:
         return ""
     replay = MicroBatch(last.query_id, last.batch_id, last.run_id)
     return (
-        f"; if this was a replay of {replay}, its rows are visible, because they were written "
-        "before"
+        f"; if this run was a replay of {replay}, the rows are visible, because an earlier run "
+        "wrote them"
     )
 
 

@@ -93,8 +93,8 @@ class RegistryQuestion:
         if not chosen.guid:
             message = (
                 f"option {self.column}.schema.id.serializer is HeaderSchemaIdSerializer, but the "
-                "schema registry has not returned the GUID of the schema, as Confluent's registry "
-                "does since version 8.0: remove the option"
+                "schema registry did not return the GUID of the schema (Confluent's registry "
+                "returns it from version 8.0 on): remove the option"
             )
             raise ConfigException(message)
         header = schema_id_header(self.column, chosen.guid)

@@ -1,6 +1,6 @@
 """The progress of a task, printed while it runs (option ``progress``).
 
-A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
+A thread of the task prints a line on the executor's stderr every ten seconds, even while the task
 waits. The thread holds no lock of the producer while it prints. If stderr is a pipe that is full,
 only this thread waits for the line; the task and the I/O thread do not. If Spark collects the logs
 of workers, the line is logged with Python's logging instead. If the output of a logging handler is

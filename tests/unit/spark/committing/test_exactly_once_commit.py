@@ -393,8 +393,8 @@ def test_an_abort_without_messages_does_not_know_whether_the_micro_batch_was_a_r
 ) -> None:
     abort_micro_batch(options(mode), [None, None], 6)
     assert capsys.readouterr().err == (
-        "pykafka: it was aborted; if this was a replay of micro-batch 6 of query q, its rows are "
-        "visible, because they were written before\n"
+        "pykafka: it was aborted; if this run was a replay of micro-batch 6 of query q, the rows "
+        "are visible, because an earlier run wrote them\n"
     )
     abort_micro_batch(options(mode), [None, None], 7)
     abort_micro_batch(options(mode), [None, message(1)], 6)
