@@ -284,7 +284,7 @@ def test_an_assertion_of_a_file_is_read_for_each_token(server: TokenServer, tmp_
         server.life_s = 0.001
         made.close()
     file.write_text("")
-    with pytest.raises(ConfigException, match="has no assertion"):
+    with pytest.raises(ConfigException, match="has no valid assertion"):
         security(options)
     file.unlink()
     with pytest.raises(ConfigException, match=r"assertion\.file cannot be read"):
