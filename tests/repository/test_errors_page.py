@@ -73,3 +73,19 @@ def test_an_entry_has_a_message_a_cause_what_to_do_and_a_test(entry: Entry) -> N
     assert entry.what_to_do.endswith(".")
     assert entry.tests
     assert [name for name in entry.tests if not exists(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("is older than micro-batch", "Do not set another `txnAppId`"),
+        ("needs to know the run of the query", "Another `txnAppId` does not help"),
+        ("returned other rows for the same offsets", "Another `txnAppId` would write the rows"),
+        ("does not store which versions below", "a higher `txnVersion` writes them a second time"),
+        ("for the second save", "Do not change the first one"),
+    ],
+)
+def test_the_advice_says_which_change_would_write_rows_twice(words: str, advice: str) -> None:
+    found = [e for e in ENTRIES if any(words in text for text in messages_of(e))]
+    assert found
+    assert all(advice in entry.what_to_do for entry in found)

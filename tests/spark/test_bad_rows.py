@@ -12,11 +12,14 @@ from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.mock_cluster import MockCluster
+from support.documents.pages import python_blocks
 from support.oracles.readers import Record, read_with_confluent
 from support.spark.sink import save
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "dead-letters.md"
 _ROWS = 40
 # By id of the row: what is wrong with it.
 _FAULTS = {
@@ -213,6 +216,39 @@ def test_dead_letters_in_a_folder_are_parquet_with_all_columns(
     # Once more, as they are: they are as bad as before, and their columns are not there twice.
     save(letters, kafka.bootstrap, **options, **_LIMIT)
     assert spark.read.parquet(str(folder)).count() == 2 * len(_FAULTS)
+
+
+def test_the_program_of_the_page_writes_the_dead_letters_of_the_last_write_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (program,) = (
+        block for block in python_blocks(_PAGE.read_text()) if "pykafka_error_reason" in block
+    )
+    options = {"onError": "deadLetter", "deadLetterPath": str(tmp_path)}
+    with MockCluster() as cluster:
+        for topic in ("a", "b"):
+            cluster.create_topic(topic, 3)
+        # The dead letters of the first write are not written again.
+        for first in (0, 40):
+            frame = spark.range(first, first + 4, 1, 1).selectExpr(
+                "IF(id % 2 = 0, 'a', 'b') AS topic",
+                "CAST(id AS STRING) AS key",
+                "concat('value ', id) AS value",
+                "IF(id % 4 > 1, 7, NULL) AS partition",
+                "1700000000000L + id AS timestamp",
+                "map('h', CAST('1' AS BINARY)) AS headers",
+            )
+            save(frame, cluster.bootstrap, **options)
+        program = program.replace(".format(", '.mode("append").format(')
+        options = {"kafka.bootstrap.servers": cluster.bootstrap}
+        exec(program, {"spark": spark, "options": options})
+        records = {topic: read_with_confluent(cluster.bootstrap, topic) for topic in ("a", "b")}
+    found = {topic: sorted(int(r.key or b"") for r in records[topic]) for topic in records}
+    assert found == {"a": [0, 40, 42], "b": [1, 41, 43]}
+    for record in records["a"] + records["b"]:
+        assert record.value == b"value " + (record.key or b"")
+        assert record.headers == (("h", b"1"),)
+        assert record.timestamp_ms == 1_700_000_000_000 + int(record.key or b"")
 
 
 def test_dead_letters_with_columns_that_differ_only_in_case_can_be_read(

@@ -1147,22 +1147,67 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A second save of a micro-batch",
             "Two saves of one micro-batch have the same `txnAppId` and the same topic.",
-            "Set a different `txnAppId` for one of the two saves.",
+            (
+                "Set another `txnAppId` for the second save. Do not change the first one, because "
+                "the last micro-batch would be written again."
+            ),
             places=(
-                "spark/driver/saves.py:only_save",
                 "spark/driver/saves.py:_second_save",
-                "spark/replays.py:is_written",
+                "spark/driver/saves.py:only_save~two saves",
+                "spark/replays.py:is_written~two saves",
             ),
             tests=(
                 "unit/spark/driver/test_saves.py::test_a_second_save_of_a_micro_batch_is_refused",
+                "unit/spark/test_exactly_once.py::test_a_task_knows_whether_its_micro_batch_was_written",
+            ),
+        ),
+        Entry(
+            "A micro-batch whose run of the query is not known",
+            (
+                "The function of `foreachBatch` called `setJobGroup` before the save, so the sink "
+                "cannot read the run id of the query."
+            ),
+            (
+                "Call `write_batch` or `save()` before `setJobGroup`, or call `setJobDescription` "
+                "instead. Another `txnAppId` does not help."
+            ),
+            places=("spark/driver/saves.py:only_save~the run of the query",),
+            tests=(
                 "unit/spark/driver/test_saves.py::test_a_micro_batch_whose_run_is_unknown_is_refused",
+            ),
+        ),
+        Entry(
+            "A micro-batch that is older than the last one",
+            (
+                "The query began with an older copy of its checkpoint, or two queries share one "
+                "checkpoint."
+            ),
+            (
+                "Restore the newest checkpoint. If two queries share it, stop one of them. If the "
+                "newest checkpoint is lost, start the query with a new checkpoint, from the "
+                "offsets after the last micro-batch that was written. Do not set another "
+                "`txnAppId` for the older copy: nothing is recorded for it yet, so the sink would "
+                "write the rows of all micro-batches after the older copy again."
+            ),
+            places=("spark/replays.py:is_written~is older than",),
+            tests=(
                 "unit/spark/test_exactly_once.py::test_a_task_knows_whether_its_micro_batch_was_written",
             ),
         ),
         Entry(
             "A micro-batch whose rows have changed",
-            "After a restart, the source returned different rows for the same offsets.",
-            "Use a source that can be replayed, and do not change the query between runs.",
+            (
+                "After a restart, the source or the query returned a different number of rows for "
+                "the same offsets. The rows of the first run are in Kafka."
+            ),
+            (
+                "Make the source and the query return the first rows again, and restart the "
+                "query. If they cannot, start it with a new checkpoint, from the offsets after "
+                "this micro-batch. (For Spark's Kafka source, they are in the file of the "
+                "micro-batch in the folder `offsets` of the old checkpoint.) Then the rows of the "
+                "first run stay, and the query loses its state. Another `txnAppId` would write "
+                "the rows of this micro-batch again."
+            ),
             places=("spark/committing/exactly_once_commit.py:_compare",),
             tests=("unit/spark/committing/test_exactly_once_commit.py::test_a_replay_is_compared",),
         ),
@@ -1257,18 +1302,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A commit log that cannot be used",
             (
-                "The config of the commit log topic is wrong, the version of the job is too old, "
-                "or a newer version of the sink wrote the log. The sink ignores records that it "
-                "did not write: the warning gives the reason, which begins with `it has` or `its`."
+                "The config of the commit log topic is wrong, or a newer version of the sink wrote "
+                "the log. The sink ignores records that it did not write: the warning gives the "
+                "reason, which begins with `it has` or `its`."
             ),
-            (
-                "Correct the config of the topic, set a newer `txnVersion`, or use the newer "
-                "version of the sink."
-            ),
+            "Correct the config of the topic, or use the newer version of the sink.",
             places=(
                 "spark/planning/run_plan.py:_check_compacted",
                 "commit/plan.py:_newer_format",
-                "commit/plan.py:_below_floor",
                 "commit/log_record.py:decode",
                 "commit/log_record.py:VersionSet.unpacked",
             ),
@@ -1276,6 +1317,22 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/commit/test_log_record.py::test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset",
                 "unit/commit/test_plan.py::test_a_record_of_a_newer_version_of_the_sink_is_refused",
                 "unit/spark/planning/test_run_plan.py::test_a_log_that_would_forget_is_refused",
+            ),
+        ),
+        Entry(
+            "A version that is too old",
+            (
+                "The version is lower than all versions that the commit log stores: at least the "
+                "10,000 highest versions of the job. The sink cannot know whether it was written."
+            ),
+            (
+                "Find out from the topic whether the rows of this version are there. Only if they "
+                "are not, write them with a higher `txnVersion` that no other run uses. If they "
+                "are there, a higher `txnVersion` writes them a second time."
+            ),
+            places=("commit/plan.py:_below_floor",),
+            tests=(
+                "unit/commit/test_plan.py::test_a_version_below_the_floor_is_refused_with_both_numbers",
             ),
         ),
         Entry(

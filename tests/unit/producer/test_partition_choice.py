@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from binascii import crc32
 from collections.abc import Callable, Sequence
 from itertools import groupby, pairwise
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from confluent_kafka import Message, Producer
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
+from support.brokers.mock_cluster import MockCluster
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.producer.partitioner import (
@@ -27,6 +31,7 @@ from spark_kafka_sink.producer.partitioner import (
 from spark_kafka_sink.records.columns import BinaryColumn
 
 BATCH_BYTES = 100
+MIGRATE = Path(__file__).parents[3] / "docs" / "how-to" / "migrate.md"
 
 SIZES = st.lists(st.integers(1, 250), min_size=1, max_size=50)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -110,6 +115,49 @@ def test_keys_decide_where_there_is_no_partition_column(
     for key, partition in zip(keys, chosen.tolist(), strict=True):
         hashed = 6 if key is None else (kafka_python_murmur2(key) & 0x7FFFFFFF) % 7
         assert partition == hashed
+
+
+def _written_by_librdkafka(
+    keys: Sequence[bytes | None], partitions: int, **options: str
+) -> list[tuple[bytes | None, int]]:
+    """Return each key and its partition, as confluent-kafka writes it to a new topic."""
+    written: list[tuple[bytes | None, int]] = []
+
+    def note(error: object, message: Message) -> None:
+        assert error is None
+        written.append((message.key(), message.partition() or 0))
+
+    with MockCluster() as cluster:
+        cluster.create_topic("t", partitions)
+        quiet = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+        # Without sticky partitions, each record without a key is written to a random one.
+        producer = Producer(quiet | {"sticky.partitioning.linger.ms": 0} | options)
+        for key in keys:
+            producer.produce("t", b"v", key=key, on_delivery=note)
+        assert producer.flush(30) == 0
+    assert len(written) == len(keys)
+    return written
+
+
+def test_the_page_about_migrating_keeps_the_partitions_of_librdkafka() -> None:
+    formula = "CAST(crc32(CAST(key AS BINARY)) % {n} AS INT) AS partition"
+    assert formula in MIGRATE.read_text()
+    keys = [*(str(number).encode() for number in range(500)), b"\0", "é".encode()]
+    assert any(crc32(key) >= 2**31 for key in keys)
+    written = _written_by_librdkafka(keys, 12)
+    assert written == [(key, crc32(key or b"") % 12) for key, _ in written]
+    # The page also says what librdkafka does without a key, or with an empty one.
+    for key in (None, b""):
+        assert len({partition for _, partition in _written_by_librdkafka([key] * 200, 12)}) > 1
+
+
+def test_keys_of_librdkafka_with_murmur2_random_go_to_the_same_partitions() -> None:
+    assert "`partitioner=murmur2_random`" in MIGRATE.read_text()
+    keys = [*(str(number).encode() for number in range(500)), b"", b"\0", "é".encode()]
+    written = _written_by_librdkafka(keys, 12, partitioner="murmur2_random")
+    hashes, sizes = _keys([key for key, _ in written]), _int64([10] * len(keys))
+    chosen = Partitioner(Random(1)).partition("t", hashes, None, sizes, 12, _load([6]))
+    assert [partition for _, partition in written] == chosen.tolist()
 
 
 def test_the_partition_column_is_not_written_to() -> None:
