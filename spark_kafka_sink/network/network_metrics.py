@@ -45,7 +45,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "failed_authentications": meter(
         "failed-authentication",
         "connections",
-        "connections that failed at the TLS handshake or the first login, including those that never opened",
+        "connections that failed at the TLS handshake or the first login, even before they opened",
     ),
     # The recorded value is the time in ms.
     "reauthentications": (

@@ -358,7 +358,8 @@ class OAuth:
             found = self._values.file(option, settings.assertion_file).strip()
             if not found or not found.isascii() or not found.isprintable():
                 raise ConfigException(
-                    f"the file of {Option(option)} has no valid assertion: expected a JWT and nothing else"
+                    f"the file of {Option(option)} has no valid assertion: expected a JWT and "
+                    "nothing else"
                 )
             return found
         key_option = f"{_ASSERTION}.private.key.file"
