@@ -30,7 +30,6 @@ from spark_kafka_sink.consumer.list_offsets import (
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.errors import (
-    NO_BROKER,
     ApiException,
     ConfigException,
     IllegalStateException,
@@ -402,7 +401,7 @@ class TopicReader:
 
     def _no_broker(self, topic: str) -> ApiException:
         shared, trouble = self._config.client, self._client.last_errors()
-        return NO_BROKER.error(
+        return self._client.no_broker.error(
             topic=topic,
             api="Metadata",
             limit=f"default.api.timeout.ms={self._config.default_api_timeout_ms}",

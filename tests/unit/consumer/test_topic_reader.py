@@ -12,6 +12,7 @@ from support.pure.interrupts import InterruptError, interrupt_first
 
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    NO_BROKER,
     ConfigException,
     DataException,
     InvalidTopicException,
@@ -148,6 +149,8 @@ class Cluster:
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take brokers."""
         self.nodes = nodes
+
+    no_broker = NO_BROKER
 
     def last_errors(self) -> str:
         """Return no errors."""
