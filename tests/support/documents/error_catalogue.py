@@ -1726,9 +1726,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "consumer/topic_reader.py:TopicReader.read",
                 "consumer/topic_reader.py:TopicReader._partitions",
                 "consumer/topic_reader.py:TopicReader._offsets",
-                "consumer/topic_reader.py:_partition_numbers",
-                "consumer/topic_reader.py:_partition_number",
-                "consumer/topic_reader.py:_checked_offsets",
+                "consumer/reader_config.py:partition_numbers",
+                "consumer/reader_config.py:_partition_number",
+                "consumer/reader_config.py:checked_offsets",
                 "consumer/topic_reader.py:TopicReader._check_open",
             ),
             tests=(
