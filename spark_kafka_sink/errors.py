@@ -857,6 +857,11 @@ class Cause(NamedTuple):
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
+# The same if the client rejected the certificate of a broker, or a broker that of the client.
+NO_BROKER_BY_TLS: Final = Cause(
+    SslAuthenticationException,
+    "TLS failed, and no broker has accepted this client within {limit}{trouble}",
+)
 NO_TOPIC: Final = Cause(
     TimeoutException, "Topic {topic} not present in metadata after {limit}: {found}"
 )

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
-    NO_BROKER,
     NO_TOPIC,
     NOT_AWAITED,
     ApiException,
@@ -198,4 +197,4 @@ class AdminRequests:
                 return NO_TOPIC.error(
                     topic=topic.name, api="Metadata", limit=self.limit(), found=NOT_AWAITED + said
                 )
-        return NO_BROKER.error(limit=self.limit(), servers=servers, trouble=said)
+        return self._client.no_broker.error(limit=self.limit(), servers=servers, trouble=said)

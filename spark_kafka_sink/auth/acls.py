@@ -82,7 +82,7 @@ class Acls:
         words += ["--command-config", _ADMIN] if self.is_secured else []
         words += ["--add", "--allow-principal", f"User:{principal or _UNKNOWN}"]
         for operation in operations or denied.operations:
-            words += ["--operation", operation]
+            words += ["--operation", _tool_name(operation)]
         words += ["--resource-pattern-type", "prefixed"] if is_prefix else []
         words.append(f"--{denied.resource}")
         if code != error_codes.CLUSTER_AUTHORIZATION_FAILED:
@@ -93,6 +93,11 @@ class Acls:
     def writer_advice(self, code: int, topic: str) -> str | None:
         """Return advice for a writer that got an error code for a topic, or None for no advice."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
+
+
+def _tool_name(operation: str) -> str:
+    """Return the name by which kafka-acls.sh knows an operation: IdempotentWrite, but WRITE."""
+    return operation.title().replace("_", "") if "_" in operation else operation
 
 
 def _joined(*parts: str | None) -> str | None:

@@ -19,7 +19,6 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
-    NO_BROKER,
     NO_TOPIC,
     NO_TOPIC_YET,
     NOT_AWAITED,
@@ -259,7 +258,7 @@ class Caller:
             return at_once
         if error is None and self._config.max_block_ms:
             servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
-            return NO_BROKER.error(
+            return self._thread.no_broker.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )
         found = str(error) if error is not None else NOT_AWAITED

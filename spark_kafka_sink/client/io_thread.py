@@ -41,7 +41,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from spark_kafka_sink.client.producer_state import ProducerState
-from spark_kafka_sink.errors import KafkaException, as_options_are_named_here, message_of
+from spark_kafka_sink.errors import Cause, KafkaException, as_options_are_named_here, message_of
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
@@ -160,6 +160,11 @@ class ProducerThread:
     def network_trouble(self) -> str:
         """The current errors of connections to brokers; an empty string if there are none."""
         return self._client.last_errors()
+
+    @property
+    def no_broker(self) -> Cause:
+        """The error of a call that no broker has answered in time."""
+        return self._client.no_broker
 
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or not acknowledged yet, by topic."""

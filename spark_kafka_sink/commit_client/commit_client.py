@@ -63,7 +63,6 @@ from spark_kafka_sink.commit_client.required_versions import check_versions, tra
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
-    NO_BROKER,
     ApiException,
     KafkaException,
     Option,
@@ -283,7 +282,7 @@ class CommitClient:
 
     def _no_broker(self, limit: Option | None) -> ApiException:
         trouble = self._client.last_errors()
-        return NO_BROKER.error(
+        return self._client.no_broker.error(
             limit=limit or Option("max.block.ms", self._config.max_block_ms),
             servers=Option("bootstrap.servers", self._config.bootstrap_servers),
             trouble=f" ({trouble})" if trouble else "",

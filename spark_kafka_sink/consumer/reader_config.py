@@ -1,16 +1,17 @@
-"""The configuration of a TopicReader, with the Java consumer's option names.
+"""The configuration of a TopicReader, and the arguments of `TopicReader.read`.
 
-Names, types and defaults are the same as in ConsumerConfig, except for the default of client.id.
-fetch.max.bytes and max.partition.fetch.bytes must be from 1 byte to 64 MiB, while the Java client
-accepts any number. buffer.memory is named as in KIP-81; the Java consumer does not have this
-option. The connection options are the same as for producers and are checked by `config`. Options
-that only producers have are rejected.
+Names, types and defaults of options are the same as in the Java client's ConsumerConfig, except for
+the default of client.id. fetch.max.bytes and max.partition.fetch.bytes must be from 1 byte to 64
+MiB, while the Java client accepts any number. buffer.memory is named as in KIP-81; the Java
+consumer does not have this option. The connection options are the same as for producers and are
+checked by `config`. Options that only producers have are rejected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta, field
@@ -27,6 +28,13 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import LARGEST_INT32, as_int
+from spark_kafka_sink.wire.fetch_messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+)
 
 # A response may exceed this limit by one batch. Even then, it is well below the size limit for
 # responses on a connection.
@@ -102,3 +110,70 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
         return msgspec.convert({"client": client, **given}, ReaderConfig)
     except msgspec.ValidationError as error:
         raise ConfigException(invalid(error, ReaderConfig, given)) from None
+
+
+# -- the arguments of a read ----------------------------------------------------------------------
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
+
+TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+ISOLATION_LEVELS: Final = {
+    "read_uncommitted": READ_UNCOMMITTED,
+    "read_committed": READ_COMMITTED,
+}
+
+
+class ReadArguments(NamedTuple):
+    """The arguments of a call of `read`."""
+
+    topic: str
+    partitions: list[int] | None
+    start: Offsets
+    end: Offsets
+    isolation_level: int
+
+
+def partition_numbers(partitions: Iterable[int]) -> list[int]:
+    """Return the partitions to read. Raise ConfigException for invalid and repeated numbers."""
+    is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
+    if not is_iterable:
+        message = f"partitions is {partitions!r}: expected partition numbers, or None for all"
+        raise ConfigException(message)
+    numbers = [_partition_number("partitions", number) for number in partitions]
+    twice = [number for number, times in Counter(numbers).items() if times > 1]
+    if twice:
+        message = f"partitions has {twice[0]} twice: expected each partition once"
+        raise ConfigException(message)
+    return numbers
+
+
+def _partition_number(name: str, number: object) -> int:
+    value = as_int(number)
+    if value is None or not 0 <= value <= LARGEST_INT32:
+        largest = LARGEST_INT32
+        message = f"{name} has {number!r}: expected a partition number from 0 to {largest}"
+        raise ConfigException(message)
+    return value
+
+
+def checked_offsets(name: str, offsets: Offsets) -> Offsets:
+    """Return offsets as they are, but with ints in place of numpy integers.
+
+    Raise ConfigException for offsets that no partition can have.
+    """
+    if not isinstance(offsets, Mapping):
+        if isinstance(offsets, str) and offsets in TIMESTAMPS:
+            return offsets
+        expected = "earliest, latest or an offset by partition"
+        message = f"{name} is {offsets!r}: expected {expected}"
+        raise ConfigException(message)
+    by_partition = {}
+    for partition, offset in offsets.items():
+        number, value = _partition_number(name, partition), as_int(offset)
+        if value is None or not 0 <= value < 2**63:
+            expected = "an offset, 0 or more"
+            message = f"{name} has {offset!r} for partition {number}: expected {expected}"
+            raise ConfigException(message)
+        by_partition[number] = value
+    return by_partition

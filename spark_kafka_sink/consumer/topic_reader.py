@@ -11,11 +11,11 @@ All work is done in the caller's thread, one call at a time.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
+from typing import Any, Final, NoReturn, Self
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -27,20 +27,29 @@ from spark_kafka_sink.consumer.list_offsets import (
     OffsetsQuery,
     reader_advice,
 )
-from spark_kafka_sink.consumer.reader_config import reader_config
+from spark_kafka_sink.consumer.reader_config import (
+    ISOLATION_LEVELS,
+    TIMESTAMPS,
+    IsolationLevel,
+    Offsets,
+    ReadArguments,
+    checked_offsets,
+    partition_numbers,
+    reader_config,
+)
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.errors import (
-    NO_BROKER,
     ApiException,
     ConfigException,
     IllegalStateException,
     InvalidTopicException,
+    OffsetOutOfRangeException,
     Option,
     TimeoutException,
     error_code,
     listed,
 )
-from spark_kafka_sink.model import LARGEST_INT32, Node, as_int, check_topic_name
+from spark_kafka_sink.model import Node, check_topic_name
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -58,16 +67,8 @@ from spark_kafka_sink.wire.fetch_messages import (
 from spark_kafka_sink.wire.messages import MetadataResponse
 from spark_kafka_sink.wire.primitives import ZERO_UUID
 
-IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
-Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
-
 # The last Fetch version with topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
-_TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-_ISOLATION_LEVELS: Final = {
-    "read_uncommitted": READ_UNCOMMITTED,
-    "read_committed": READ_COMMITTED,
-}
 
 
 class TopicReader:
@@ -167,26 +168,52 @@ class TopicReader:
         TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException
         for invalid records, and the errors of brokers. It raises OffsetOutOfRangeException if the
         records at an offset were deleted, or if the topic is created again during the read. The
-        same error is raised if `end` is "latest" and the partition ends before `start`.
+        same error is raised if `end` is "latest" and the partition ends before `start`. If the
+        topic is created again before the first batch, and `start` and `end` have no offsets, the
+        new topic is read.
         """
         self._check_open()
         check_topic_name(topic)
-        numbers = None if partitions is None else _partition_numbers(partitions)
-        is_known = isinstance(isolation_level, str) and isolation_level in _ISOLATION_LEVELS
+        numbers = None if partitions is None else partition_numbers(partitions)
+        is_known = isinstance(isolation_level, str) and isolation_level in ISOLATION_LEVELS
         if not is_known:
-            expected = ", ".join(_ISOLATION_LEVELS)
+            expected = ", ".join(ISOLATION_LEVELS)
             message = f"isolation_level is {isolation_level!r}: expected one of {expected}"
             raise ConfigException(message)
-        start, end = _checked_offsets("start", start), _checked_offsets("end", end)
-        level = _ISOLATION_LEVELS[isolation_level]
-        batches = self._read(_ReadArguments(topic, numbers, start, end, level))
+        start, end = checked_offsets("start", start), checked_offsets("end", end)
+        level = ISOLATION_LEVELS[isolation_level]
+        batches = self._read(ReadArguments(topic, numbers, start, end, level))
         return _Batches(batches, self._caller)
 
-    def _read(self, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
+    def _read(self, arguments: ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
-        numbers = self._partitions(arguments, deadline)
-        # The look-ups of the offsets can wait, and the topic can be created again meanwhile.
-        topic_id = self._metadata.topic_id(arguments.topic)
+        topic, offsets = arguments.topic, (arguments.start, arguments.end)
+        has_yielded = False
+        while True:
+            numbers = self._partitions(arguments, deadline)
+            # The look-ups of the offsets can wait, and the topic can be created again meanwhile.
+            topic_id = self._metadata.topic_id(topic)
+            try:
+                for batch in self._read_once(arguments, numbers, topic_id, deadline):
+                    has_yielded = True
+                    yield batch
+                    del batch  # its memory is free before the next one is decoded
+            except OffsetOutOfRangeException:
+                # The id may have been that of an earlier topic, from a broker that lagged behind.
+                is_new = topic_id not in (ZERO_UUID, self._metadata.topic_id(topic))
+                are_found_again = is_new and all(isinstance(each, str) for each in offsets)
+                if has_yielded or not are_found_again or self._clock() >= deadline:
+                    raise
+            else:
+                return
+
+    def _read_once(
+        self, arguments: ReadArguments, numbers: list[int], topic_id: UUID, deadline: float
+    ) -> Iterator[pa.RecordBatch]:
+        """Look up the offsets, and yield the records. deadline: the end of the look-ups.
+
+        Raise OffsetOutOfRangeException if the topic no longer has the id `topic_id`.
+        """
         starts = self._offsets(arguments, numbers, arguments.start, deadline)
         ends = self._offsets(arguments, numbers, arguments.end, deadline)
         shared = self._config
@@ -211,7 +238,7 @@ class TopicReader:
             reading.mark_out_of_range()
         yield from self._run(reading, arguments)
 
-    def _run(self, reading: Reading, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
+    def _run(self, reading: Reading, arguments: ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
         in_flight: list[tuple[Fetch, RequestFuture]] = []
         outcome = FetchOutcome()
@@ -257,7 +284,7 @@ class TopicReader:
         return outcome
 
     def _reset_out_of_range(
-        self, reading: Reading, arguments: _ReadArguments, deadline: float
+        self, reading: Reading, arguments: ReadArguments, deadline: float
     ) -> None:
         moved = reading.out_of_range()
         if not moved:
@@ -273,7 +300,7 @@ class TopicReader:
 
     # -- before the first record ------------------------------------------------------------------
 
-    def _partitions(self, arguments: _ReadArguments, deadline: float) -> list[int]:
+    def _partitions(self, arguments: ReadArguments, deadline: float) -> list[int]:
         """Wait for the topic's current metadata, and return the partitions to read."""
         metadata = self._metadata
         # Earlier metadata may be out of date: a topic can get more partitions, and the cause of
@@ -315,10 +342,10 @@ class TopicReader:
         return numbers
 
     def _offsets(
-        self, arguments: _ReadArguments, numbers: list[int], offsets: Offsets, deadline: float
+        self, arguments: ReadArguments, numbers: list[int], offsets: Offsets, deadline: float
     ) -> OffsetsByPartition:
         if isinstance(offsets, str):
-            return self._lookup(arguments, numbers, _TIMESTAMPS[offsets], deadline)
+            return self._lookup(arguments, numbers, TIMESTAMPS[offsets], deadline)
         missing = [number for number in numbers if number not in offsets]
         if missing:
             message = (
@@ -329,7 +356,7 @@ class TopicReader:
         return {number: offsets[number] for number in numbers}
 
     def _lookup(
-        self, arguments: _ReadArguments, numbers: list[int], timestamp: int, deadline: float
+        self, arguments: ReadArguments, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
         """Request the offsets for a timestamp from the leaders, and return them by partition."""
         lookup = OffsetsLookup(
@@ -402,7 +429,7 @@ class TopicReader:
 
     def _no_broker(self, topic: str) -> ApiException:
         shared, trouble = self._config.client, self._client.last_errors()
-        return NO_BROKER.error(
+        return self._client.no_broker.error(
             topic=topic,
             api="Metadata",
             limit=f"default.api.timeout.ms={self._config.default_api_timeout_ms}",
@@ -425,58 +452,3 @@ class _Batches(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         return self._caller.run(lambda: next(self._batches))
-
-
-def _partition_numbers(partitions: Iterable[int]) -> list[int]:
-    """Return the partitions to read. Raise ConfigException for invalid and repeated numbers."""
-    is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
-    if not is_iterable:
-        message = f"partitions is {partitions!r}: expected partition numbers, or None for all"
-        raise ConfigException(message)
-    numbers = [_partition_number("partitions", number) for number in partitions]
-    twice = [number for number, times in Counter(numbers).items() if times > 1]
-    if twice:
-        message = f"partitions has {twice[0]} twice: expected each partition once"
-        raise ConfigException(message)
-    return numbers
-
-
-def _partition_number(name: str, number: object) -> int:
-    value = as_int(number)
-    if value is None or not 0 <= value <= LARGEST_INT32:
-        largest = LARGEST_INT32
-        message = f"{name} has {number!r}: expected a partition number from 0 to {largest}"
-        raise ConfigException(message)
-    return value
-
-
-def _checked_offsets(name: str, offsets: Offsets) -> Offsets:
-    """Return offsets as they are, but with ints in place of numpy integers.
-
-    Raise ConfigException for offsets that no partition can have.
-    """
-    if not isinstance(offsets, Mapping):
-        if isinstance(offsets, str) and offsets in _TIMESTAMPS:
-            return offsets
-        expected = "earliest, latest or an offset by partition"
-        message = f"{name} is {offsets!r}: expected {expected}"
-        raise ConfigException(message)
-    by_partition = {}
-    for partition, offset in offsets.items():
-        number, value = _partition_number(name, partition), as_int(offset)
-        if value is None or not 0 <= value < 2**63:
-            expected = "an offset, 0 or more"
-            message = f"{name} has {offset!r} for partition {number}: expected {expected}"
-            raise ConfigException(message)
-        by_partition[number] = value
-    return by_partition
-
-
-class _ReadArguments(NamedTuple):
-    """The arguments of a call of `read`."""
-
-    topic: str
-    partitions: list[int] | None
-    start: Offsets
-    end: Offsets
-    isolation_level: int

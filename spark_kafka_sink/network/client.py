@@ -45,7 +45,10 @@ from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.errors import (
+    NO_BROKER,
+    NO_BROKER_BY_TLS,
     AuthenticationException,
+    Cause,
     KafkaException,
     NetworkException,
     Option,
@@ -189,6 +192,11 @@ class NetworkClient:
         """Return the errors of nodes, for error messages. Any thread may call this."""
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
+
+    @property
+    def no_broker(self) -> Cause:
+        """The error of a call that no broker has answered in time. Any thread may read it."""
+        return NO_BROKER_BY_TLS if self._nodes.has_tls_error else NO_BROKER
 
     @property
     def principal(self) -> str:

@@ -270,10 +270,13 @@ class _Deadline:
         """Connect to the first reachable address of a host, and return the socket.
 
         The time limit does not include the DNS look-up. The remaining time is divided equally among
-        the addresses that are not tried yet.
+        the addresses that are not tried yet. Raise HttpException for an invalid host name.
         """
         failure: OSError = OSError("the host has no address")
-        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        try:
+            addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except UnicodeError:  # for example because a label is empty or has over 63 characters
+            raise HttpException("its host name is not valid", is_refused=True) from None
         self._until = time.monotonic() + self.limits.connect_s
         for number, (family, kind, protocol, _name, target) in enumerate(addresses):
             try:

@@ -110,6 +110,8 @@ class NodeState:
     failed_at: float = 0.0
     # Whether TLS failed at one of the addresses that the host name was last resolved to.
     has_failed_by_tls: bool = False
+    # The same for the addresses up to the last error, whose host name may have been resolved again.
+    has_tls_error: bool = False
     # The version of the ApiVersions request on the next connection.
     api_versions_version: int = API_VERSIONS.max_version
     # The bootstrap node whose metadata listed this broker; None once a connection to the broker was
@@ -412,7 +414,7 @@ class NodeState:
         self.awaits_login_since = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
-        self.has_failed_by_tls = self.has_failed_by_tls or by_tls
+        self.has_tls_error = self.has_failed_by_tls = self.has_failed_by_tls or by_tls
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1

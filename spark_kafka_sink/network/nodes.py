@@ -126,6 +126,12 @@ class NodeStates:
             return
         self.fatal_error = self._rejection
 
+    @property
+    def has_tls_error(self) -> bool:
+        """Whether TLS is among the last errors, and no broker has ever accepted this client."""
+        is_last = any(state.last_error and state.has_tls_error for state in self)
+        return is_last and not self.was_ever_ready
+
     def errors(self, now: float, problem: str = "") -> str:
         """Return a description of all nodes with errors. problem: an error that all nodes share."""
         found = [(state.node, state.problem(now)) for state in self]

@@ -26,7 +26,13 @@ from typing import Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception, error_code
+from spark_kafka_sink.errors import (
+    ApiException,
+    Cause,
+    IllegalStateException,
+    api_exception,
+    error_code,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.node_state import NetworkConfig
@@ -249,6 +255,11 @@ class ConsumerNetworkClient:
     def last_errors(self) -> str:
         """Return a description of the nodes with errors."""
         return self._client.last_errors()
+
+    @property
+    def no_broker(self) -> Cause:
+        """The error of a call that no broker has answered in time."""
+        return self._client.no_broker
 
     @property
     def principal(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,12 @@ import pytest
 from support.brokers.certificates import Authority, Certificate
 from support.brokers.scripted_broker import ScriptedBroker
 from support.brokers.tls_peers import server_context
+from support.pure.unreachable import NOBODY
 
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.commit_client.commit_client import CommitClient
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.wire.messages import (
@@ -166,6 +171,50 @@ def test_one_broker_with_an_expired_certificate_costs_its_own_rows_alone(
     # It was tried again and again, but with pauses.
     assert 2 <= brokers[3].handshakes <= 30
     assert PRODUCE.key not in brokers[3].asked
+
+
+def ask_producer(given: dict[str, Any]) -> None:
+    with KafkaProducer(given) as producer:
+        producer.partitions_for(TOPIC)
+
+
+def ask_admin(given: dict[str, Any]) -> None:
+    with KafkaAdmin(producer_config(given)) as admin:
+        admin.topics([TOPIC])
+
+
+def ask_commit_client(given: dict[str, Any]) -> None:
+    client = CommitClient(producer_config(given), "log")
+    try:
+        client.level(client.now() + 0.5)
+    finally:
+        client.close()
+
+
+def ask_reader(given: dict[str, Any]) -> None:
+    names = ("bootstrap.servers", "security.protocol", "ssl.truststore.location")
+    of_reader = {name: given[name] for name in names} | {"default.api.timeout.ms": 500}
+    with TopicReader(of_reader) as reader:
+        list(reader.read(TOPIC))
+
+
+@pytest.mark.parametrize("ask", [ask_producer, ask_admin, ask_commit_client, ask_reader])
+def test_a_rejected_certificate_is_the_error_in_the_end_even_if_the_other_broker_is_down(
+    made: Made, running: ExitStack, ask: Callable[[dict[str, Any]], None]
+) -> None:
+    broker = running.enter_context(TlsBroker(server_context(made.folder, made.expired)))
+    given = options(made, broker, max_block_ms="500")
+    given["bootstrap.servers"] += f",{NOBODY}"
+    with pytest.raises(SslAuthenticationException) as caught:
+        ask(given)
+    said = str(caught.value)
+    assert said.startswith("TLS failed, and no broker has accepted this client within ")
+    assert "=500 (" in said
+    assert f"bootstrap (localhost:{broker.port}): " in said
+    assert "certificate has expired" in said
+    assert f"bootstrap ({NOBODY}): Connection refused" in said
+    # The certificate did not end the wait, because the other broker could have been starting.
+    assert broker.handshakes > 1
 
 
 def test_a_renewed_client_certificate_is_shown_by_the_next_connection(

@@ -948,8 +948,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/tls.py:TlsLayer._why",
                 "network/tls.py:TlsLayer._alert_advice",
                 "network/tls.py:TlsLayer.__init__",
+                "errors.py:NO_BROKER_BY_TLS",
             ),
             tests=(
+                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_in_the_end_even_if_the_other_broker_is_down",
                 "unit/network/test_tls.py::test_a_broker_that_refuses_the_client_s_certificate_is_believed",
                 "unit/network/test_tls.py::test_what_is_no_host_is_one_clear_error",
             ),
@@ -1781,9 +1783,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "consumer/topic_reader.py:TopicReader.read",
                 "consumer/topic_reader.py:TopicReader._partitions",
                 "consumer/topic_reader.py:TopicReader._offsets",
-                "consumer/topic_reader.py:_partition_numbers",
-                "consumer/topic_reader.py:_partition_number",
-                "consumer/topic_reader.py:_checked_offsets",
+                "consumer/reader_config.py:partition_numbers",
+                "consumer/reader_config.py:_partition_number",
+                "consumer/reader_config.py:checked_offsets",
                 "consumer/topic_reader.py:TopicReader._check_open",
             ),
             tests=(

@@ -16,7 +16,7 @@ from support.pure.unreachable import NOBODY, TOPIC
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, admin_requests
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import ApiException, TimeoutException, error_code
+from spark_kafka_sink.errors import NO_BROKER, ApiException, TimeoutException, error_code
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.admin_messages import (
@@ -94,6 +94,8 @@ class Network:
 
     def set_initial_nodes(self, brokers: object) -> None:
         """Do nothing."""
+
+    no_broker = NO_BROKER
 
     def last_errors(self) -> str:
         """Return no errors."""

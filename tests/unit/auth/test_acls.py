@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 
 from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import ERROR_CODES
 from spark_kafka_sink.model import DelegationToken, Secret
 
 MODULES = "org.apache.kafka.common.security"
@@ -27,7 +29,7 @@ def hint(options: Mapping[str, str], code: int = 29, name: str | None = "events"
     [
         (29, "events", "--operation WRITE --operation DESCRIBE --topic events"),
         (30, "orders", "--operation READ --group orders"),
-        (31, None, "--operation IDEMPOTENT_WRITE --cluster"),
+        (31, None, "--operation IdempotentWrite --cluster"),
         (53, "a b", "--operation WRITE --operation DESCRIBE --transactional-id 'a b'"),
         (53, None, "--operation WRITE --operation DESCRIBE --transactional-id NAME"),
     ],
@@ -51,6 +53,30 @@ def test_other_errors_have_none() -> None:
 
 def test_an_operation_may_be_another_one_than_a_writers() -> None:
     assert "--operation READ --operation DESCRIBE --topic t" in str(Acls().hint(29, "t", READ))
+
+
+# The names that kafka-acls.sh accepts for those of AclOperation (SecurityUtils.operation). For
+# names of one word, it also accepts upper case, which is shown.
+IN_COMMANDS = {
+    "READ": "READ", "WRITE": "WRITE", "CREATE": "CREATE", "DELETE": "DELETE", "ALTER": "ALTER",
+    "DESCRIBE": "DESCRIBE", "CLUSTER_ACTION": "ClusterAction",
+    "DESCRIBE_CONFIGS": "DescribeConfigs", "ALTER_CONFIGS": "AlterConfigs",
+    "IDEMPOTENT_WRITE": "IdempotentWrite",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", IN_COMMANDS)
+def test_an_operation_has_the_name_that_the_script_knows(operation: str) -> None:
+    assert f"--operation {IN_COMMANDS[operation]} " in str(Acls().hint(29, "t", (operation,)))
+
+
+def test_the_operations_of_every_error_are_known_to_the_script() -> None:
+    operations = [each for row in ERROR_CODES.values() for each in row.operations]
+    assert {*operations} <= {*IN_COMMANDS}
+    for row in ERROR_CODES.values():
+        said = (Acls().hint(row.code, "t") or "").split()
+        shown = [word for option, word in pairwise(said) if option == "--operation"]
+        assert shown == [IN_COMMANDS[each] for each in row.operations]
 
 
 def by_jaas(module: str, options: str) -> dict[str, str]:

@@ -44,6 +44,7 @@ from spark_kafka_sink.commit.steps import Step
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
+    NO_BROKER,
     KafkaException,
     Option,
     SaslAuthenticationException,
@@ -154,6 +155,8 @@ class Cluster:
 
     def close(self) -> None:
         """Do nothing."""
+
+    no_broker = NO_BROKER
 
     def last_errors(self) -> str:
         """Return the errors of nodes."""

@@ -8,10 +8,13 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from support.oracles.log_records import batch_of
+from support.oracles.record_batches import Row
 from support.pure.interrupts import InterruptError, interrupt_first
 
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    NO_BROKER,
     ConfigException,
     DataException,
     InvalidTopicException,
@@ -25,11 +28,15 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.fetch_messages import (
+    EARLIEST_TIMESTAMP,
+    FetchableTopicResponse,
     FetchRequest,
+    FetchResponse,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    PartitionData,
 )
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
@@ -41,7 +48,7 @@ from spark_kafka_sink.wire.messages import (
 )
 
 UNKNOWN_TOPIC, INVALID_TOPIC, DENIED, NETWORK, UNSUPPORTED_VERSION = 3, 17, 29, 13, 35
-NOT_LEADER = 6
+NOT_LEADER, UNKNOWN_TOPIC_ID = 6, 100
 TOO_OLD = "the broker has no usable version of Metadata"
 
 
@@ -52,8 +59,10 @@ class Cluster:
     partitions: the number of partitions of all topics.
     is_late: whether responses wait for `answer`. unsent: the error code of requests that cannot be
     sent, None if they can. nodes: the brokers that the reader has set. fetch_caps: the version
-    limits of the Fetch requests, which get no response. new_topic_number: the id of the topics that
-    replace all topics when the first offset is looked up; the leader before has no offset then.
+    limits of the Fetch requests. new_topic_number: the id of the topics that replace all topics at
+    the first request of the type `replaced_by`. A leader that a client knows from the metadata of
+    the earlier topics has no offset then. records: the number of records of each partition. Each
+    Fetch returns one of them; there is no response if there are none.
     """
 
     def __init__(self) -> None:
@@ -64,6 +73,8 @@ class Cluster:
         self.partitions = 1
         self.fetch_caps: list[int | None] = []
         self.new_topic_number: int | None = None
+        self.replaced_by: type[Request] = ListOffsetsRequest
+        self.records = 0
         self.asked: list[list[str | None]] = []
         self.is_late = False
         self.unsent: int | None = None
@@ -76,8 +87,13 @@ class Cluster:
     ) -> RequestFuture:
         """Take a request."""
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), float("inf"))
+        if self.new_topic_number is not None and isinstance(message, self.replaced_by):
+            self.topic_number = self.new_topic_number
         if isinstance(message, FetchRequest):
             self.fetch_caps.append(max_version)
+            if self.records:
+                future.complete(self._fetched(message))
+                self._has_news = True
             return future
         if isinstance(message, ListOffsetsRequest):
             future.complete(self._offsets(message))
@@ -103,18 +119,35 @@ class Cluster:
             self._has_news = True
 
     def _offsets(self, message: ListOffsetsRequest) -> ListOffsetsResponse:
-        code = 0
-        if self.new_topic_number is not None:
-            self.topic_number = self.new_topic_number
-            code = 0 if self._shown_number == self.topic_number else NOT_LEADER
+        code = 0 if self._shown_number == self.topic_number else NOT_LEADER
         (topic,) = message.topics
         (partition,) = topic.partitions
+        is_start = self.records and partition.timestamp == EARLIEST_TIMESTAMP
+        offset = 0 if is_start else self.records or 100
         found = ListOffsetsPartitionResponse(
-            partition_index=partition.partition_index, error_code=code, offset=-1 if code else 100
+            partition_index=partition.partition_index,
+            error_code=code,
+            offset=-1 if code else offset,
         )
         return ListOffsetsResponse(
             topics=[ListOffsetsTopicResponse(name=topic.name, partitions=[found])]
         )
+
+    def _fetched(self, message: FetchRequest) -> FetchResponse:
+        (topic,) = message.topics
+        (asked,) = topic.partitions
+        code = 0 if topic.topic_id == UUID(int=self.topic_number) else UNKNOWN_TOPIC_ID
+        value = str(self.topic_number).encode()
+        row = batch_of([Row(None, value, (), 1)], first_offset=asked.fetch_offset)
+        data = PartitionData(
+            partition_index=asked.partition,
+            error_code=code,
+            high_watermark=self.records,
+            aborted_transactions=None,
+            records=None if code else memoryview(row),
+        )
+        fetched = FetchableTopicResponse(topic_id=topic.topic_id, partitions=[data])
+        return FetchResponse(responses=[fetched])
 
     def _response(self, message: MetadataRequest) -> MetadataResponse:
         self._shown_number = self.topic_number
@@ -148,6 +181,8 @@ class Cluster:
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take brokers."""
         self.nodes = nodes
+
+    no_broker = NO_BROKER
 
     def last_errors(self) -> str:
         """Return no errors."""
@@ -397,3 +432,52 @@ def test_the_new_topic_is_not_read_at_the_offsets_of_the_topic_that_it_replaced(
     with pytest.raises(OffsetOutOfRangeException, match="created again while it was read"):
         list(reader.read("t", [0], start={0: 50}))
     assert cluster.fetch_caps == []
+
+
+@pytest.mark.parametrize("replaced_by", [ListOffsetsRequest, FetchRequest])
+def test_a_topic_that_was_created_again_before_the_first_record_is_read_from_its_own_offsets(
+    reader: TopicReader, cluster: Cluster, replaced_by: type[Request]
+) -> None:
+    cluster.topic_number, cluster.new_topic_number = 1, 2
+    cluster.replaced_by, cluster.records = replaced_by, 3
+    batches = list(reader.read("t"))
+    assert [batch["value"].to_pylist() for batch in batches] == [[b"2"]] * 3
+    assert [batch["offset"].to_pylist() for batch in batches] == [[0], [1], [2]]
+
+
+def test_a_topic_that_is_created_again_after_the_first_record_is_not_read_on(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.topic_number, cluster.records = 1, 3
+    batches = reader.read("t")
+    assert next(batches)["value"].to_pylist() == [b"1"]
+    cluster.topic_number = 2
+    with pytest.raises(OffsetOutOfRangeException, match="created again while it was read"):
+        list(batches)
+
+
+@pytest.mark.parametrize("offsets", [{"start": {0: 1}}, {"end": {0: 2}}])
+def test_an_offset_of_a_topic_that_was_created_again_is_not_looked_for_in_the_new_one(
+    reader: TopicReader, cluster: Cluster, offsets: dict[str, Any]
+) -> None:
+    cluster.topic_number, cluster.new_topic_number = 1, 2
+    cluster.replaced_by, cluster.records = FetchRequest, 3
+    with pytest.raises(OffsetOutOfRangeException, match="created again while it was read"):
+        list(reader.read("t", **offsets))
+
+
+def test_a_topic_that_is_created_again_and_again_is_an_error_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, reader: TopicReader, cluster: Cluster
+) -> None:
+    fetched = cluster._fetched
+    cluster.topic_number, cluster.records = 1, 3
+
+    def replaced(message: FetchRequest) -> FetchResponse:
+        cluster.topic_number += 1
+        return fetched(message)
+
+    monkeypatch.setattr(cluster, "_fetched", replaced)
+    with pytest.raises(OffsetOutOfRangeException, match="created again while it was read"):
+        list(reader.read("t"))
+    assert 105.0 <= cluster.now <= 107.0
+    assert len(cluster.fetch_caps) > 2

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from support.pure.client_world import CONFIG, NODES, World, metadata
 
-from spark_kafka_sink.errors import SslAuthenticationException
+from spark_kafka_sink.errors import NO_BROKER, NO_BROKER_BY_TLS, SslAuthenticationException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, RequestFailed
@@ -378,10 +378,26 @@ def test_tls_at_one_bootstrap_address_does_not_end_a_client_while_the_other_star
     said = world.client.last_errors()
     assert "bootstrap (a:9092): the TLS handshake failed" in said
     assert "bootstrap (b:9092): Connection refused" in said
+    assert world.client.no_broker is NO_BROKER_BY_TLS
     world.selector.refuse.clear()
     poll_for(world, 5)
     assert any(isinstance(event, Answered) for event in world.events)
     assert not failures(world)
+    assert world.client.no_broker is NO_BROKER
+
+
+def test_tls_that_fails_no_more_is_not_the_error_of_a_call() -> None:
+    names = Names({"a": ["a"], "b": ["b"]})
+    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
+    world = World(bootstrap, resolver=names.resolver)
+    world.selector.refuse_by_tls.add("a")
+    world.selector.refuse.add("b")
+    world.client.send(metadata())
+    poll_for(world, 3)
+    world.selector.refuse.add("a")
+    poll_for(world, 3)
+    assert not failures(world)
+    assert world.client.no_broker is NO_BROKER
 
 
 def test_tls_at_every_bootstrap_address_ends_a_client_also_after_other_failures() -> None:

@@ -283,6 +283,13 @@ def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
         post("http://nobody.invalid/", {}, {}, LIMITS)
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example"])
+def test_a_name_that_no_host_can_have_is_an_error_that_no_retry_helps(host: str) -> None:
+    with pytest.raises(HttpException, match=r"^its host name is not valid$") as caught:
+        post(f"http://{host}:8081/", {}, {}, LIMITS)
+    assert caught.value.is_refused
+
+
 def test_a_handshake_of_tls_that_stalls_is_given_up() -> None:
     authority = Authority()
     context = client_context(TlsSettings(truststore=authority.root.certificate)).context
