@@ -174,6 +174,7 @@ def choose_schema(
         return _written(client, settings, column, subject, schema, schema_format)
     latest = client.latest(subject)
     if latest is not None:
+        _check_context(latest, subject, column)
         what = f"the latest version of subject {subject!r}"
         return _accepted(client, latest, what, subject, schema_format)
     if settings.use_latest:
@@ -220,6 +221,7 @@ def _written(
         of_file = f"the schema in the file of option {column}Schema"
         shown = of_file if schema_format.is_in_file else f"it, which is {schema.text}"
         raise _not_registered(subject, shown)
+    _check_context(found, subject, column)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
@@ -286,6 +288,21 @@ def _referenced(
         ReferencedSchema(each.text, str(reference), reference.name)
         for reference, each in found.items()
     )
+
+
+def _check_context(found: RegisteredSchema, subject: str, column: str) -> None:
+    """Raise ConfigException if a schema was found in another context than that of its subject.
+
+    If a subject names no context, and the default context lacks it, Confluent's registry searches
+    all contexts. In the default context, the id that it returns may be that of another schema.
+    """
+    if context_of(found.subject) not in ("", context_of(subject)):
+        message = (
+            f"the registry found no schema in subject {subject!r}, but one in {found.subject!r}, "
+            f"which is another context: set {column}Subject to {found.subject!r}, or register a "
+            f"schema in {subject!r}"
+        )
+        raise ConfigException(message)
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:

@@ -374,6 +374,34 @@ def test_a_schema_of_a_context_is_written_by_its_id(server: RegistryServer) -> N
     )
 
 
+@pytest.mark.parametrize("column", ["key", "value"])
+@pytest.mark.parametrize("is_given", [False, True], ids=["latest", "looked up"])
+def test_a_schema_that_the_registry_finds_in_another_context_is_refused(
+    column: str,
+    is_given: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+) -> None:
+    found_in = f":.lsrc-abc:t-{column}"
+    answer = {"subject": found_in, "version": 1, "id": 100004, "schema": DERIVED}
+    server.fault = lambda _: Reply(200, answer)
+    options = {"valueFormat": "", f"{column}Format": "avro"}
+    if is_given:
+        options |= {f"{column}Schema": DERIVED, "auto_register_schemas": "false"}
+    schema = rows() if column == "value" else rows(T.StringType(), ORDER)
+    with pytest.raises(ConfigException) as refused:
+        asked(server, schema, options)
+    assert str(refused.value) == (
+        f"the registry found no schema in subject 't-{column}', but one in '{found_in}', which is "
+        f"another context: set {column}Subject to '{found_in}', or register a schema in "
+        f"'t-{column}'"
+    )
+    # With that subject, the id is that of its context. An alias is another name in one context.
+    for subject, of_answer in ((found_in, found_in), ("t", "alias"), (":.:t", "t")):
+        answer["subject"] = of_answer
+        (found,) = asked(server, schema, {**options, f"{column}Subject": subject}).encodings
+        assert found.prefix == schema_id_prefix(100004)
+
+
 ID = {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
 ID_TYPE = T.StructType().add("n", T.IntegerType())
 USES_ID = json.dumps(
