@@ -1503,6 +1503,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             "Set only the options of one authentication method, and use https.",
             places=(
+                "schema_registry/registry_connection.py:_Connection.client",
                 "schema_registry/registry_connection.py:_Connection._url",
                 "schema_registry/registry_connection.py:_Connection._inherited_token",
                 "schema_registry/registry_connection.py:_Connection._headers",
