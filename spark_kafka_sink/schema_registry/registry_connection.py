@@ -102,12 +102,23 @@ class _Connection:
         listed = _BETWEEN_URLS.split(self._given[URL_OPTION])
         self._given_urls = [each.strip() for each in listed if each.strip()]
         self._urls = [self._url(each) for each in self._given_urls]
-        is_secured = any(is_encrypted(url.address) for url in self._urls)
-        self._context = self._tls_context() if is_secured else None
+        self._tls_options = {
+            name: value
+            for name, value in self._given.items()
+            if name.startswith(f"{TLS_PREFIX}ssl.")
+        }
+        self._uses_tls = any(is_encrypted(url.address) for url in self._urls)
+        self._context = self._tls_context() if self._uses_tls else None
 
     def client(self) -> SchemaRegistryClient:
         """Return the client."""
         headers = self._headers()
+        given = [name for name, value in self._tls_options.items() if value]
+        if given and not self._uses_tls:
+            message = (
+                f"option {given[0]} has no effect: use https in {URL_OPTION}, or remove the option"
+            )
+            raise ConfigException(message)
         return SchemaRegistryClient(self._urls, headers, self._context)
 
     # -- URLs and TLS -----------------------------------------------------------------------------
@@ -163,9 +174,7 @@ class _Connection:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
         options = {
-            name.removeprefix(TLS_PREFIX): value
-            for name, value in self._given.items()
-            if name.startswith(f"{TLS_PREFIX}ssl.")
+            name.removeprefix(TLS_PREFIX): value for name, value in self._tls_options.items()
         }
         with name_options(TLS_PREFIX.__add__):
             config = producer_config(
@@ -387,6 +396,7 @@ class _Connection:
         form = by_secret(self._text(_SCOPE))
         context = self._context
         if is_encrypted(url) and context is None:
+            self._uses_tls = True
             context = self._tls_context()
 
         def fetch() -> str:

@@ -124,7 +124,7 @@ class SchemaRegistryClient:
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
         has_rules = _has_rules(found)
-        schema_id, guid = _id(found, what), _guid(found, what)
+        schema_id, guid = _id(found, what), _guid(found)
         return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
     def _after_conflict(
@@ -428,15 +428,11 @@ def _id(found: Mapping[str, Any], what: str) -> int:
     return schema_id
 
 
-def _guid(found: Mapping[str, Any], what: str) -> str:
-    """Return the GUID of a schema; empty if the registry has not returned it."""
-    guid = found.get("guid")
-    if guid is None:
-        return ""
-    try:
-        return str(uuid.UUID(guid))
-    except (ValueError, AttributeError, TypeError):
-        raise _no_answer(what, "has an invalid GUID") from None
+def _guid(found: Mapping[str, Any]) -> str:
+    """Return the GUID of a schema; empty if the registry has returned none or an invalid one."""
+    with suppress(ValueError, AttributeError, TypeError):
+        return str(uuid.UUID(found.get("guid")))
+    return ""
 
 
 def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> RegisteredSchema:
@@ -455,7 +451,7 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
         subject,
         version if isinstance(version, int) else 0,
         has_rules=_has_rules(found),
-        guid=_guid(found, what),
+        guid=_guid(found),
     )
 
 

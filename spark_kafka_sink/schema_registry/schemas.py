@@ -63,8 +63,8 @@ class RegisteredSchema:
 
     subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
     registry has a ruleSet for the schema. Its rules may require that values are encrypted. guid: an
-    empty string if the registry does not support GUIDs. Confluent's supports them since version
-    8.0.
+    empty string if the registry has not returned a valid GUID. Confluent's returns GUIDs since
+    version 8.0.
     """
 
     schema: Schema

@@ -113,7 +113,10 @@ def _slices(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _bytes_of_rows(array: pa.Array) -> int:
-    """Return about how much memory the pieces of rows, or of the items of lists, take."""
+    """Return about how much memory the pieces of rows, or of the items of lists, take.
+
+    The bytes that pieces point to are not counted, because smaller slices would not save them.
+    """
     return _PIECE_BYTES * len(array) + _bytes_of_fields(array)
 
 
@@ -210,15 +213,19 @@ class _Datums:
         return _and(valid, live)
 
     def _record(self, plan: RecordPlan, array: pa.Array, live: Mask) -> None:
+        constants = b""
         for name, part in plan.fields:
             if isinstance(part, Constant):
-                self.constant(part.data, live)
-            else:
-                number = array.type.get_field_index(name)
-                if number < 0:
-                    message = f"column {plan.path} has no field {name} in a task; this is a bug"
-                    raise DataException(message)
-                self.write(part, array.field(number), live)
+                constants += part.data
+                continue
+            number = array.type.get_field_index(name)
+            if number < 0:
+                message = f"column {plan.path} has no field {name} in a task; this is a bug"
+                raise DataException(message)
+            self.constant(constants, live)
+            constants = b""
+            self.write(part, array.field(number), live)
+        self.constant(constants, live)
 
     def _list(self, plan: ListPlan, array: pa.Array, live: Mask) -> None:
         offsets, items = list_items(array)
@@ -247,7 +254,12 @@ class _Datums:
     # -- pieces -----------------------------------------------------------------------------------
 
     def constant(self, data: bytes, live: Mask) -> None:
-        """Add the same bytes to each row."""
+        """Add the same bytes to each row. Long data becomes a piece whose bytes all rows share."""
+        if len(data) > _LONGEST_RUN:
+            column = BinaryColumn(np.frombuffer(data, np.uint8), np.array([0, len(data)]), None)
+            sizes = np.full(self._count, len(data)) if live is None else live * np.int64(len(data))
+            self._piece(column, np.zeros(self._count, np.int64), sizes)
+            return
         for start in range(0, len(data), _WORD_BYTES):
             part = data[start : start + _WORD_BYTES]
             word = np.uint64(int.from_bytes(part, "little"))

@@ -214,7 +214,8 @@ def test_a_stream_and_write_batch_ask_once(
     ]
     for number, query in enumerate(written_by_streams(stream, given, tmp_path)):
         assert len(query.recentProgress) > 1
-        assert registry.asked() == [f"POST /subjects/{topics[number]}-value/versions"]
+        subject = f"/subjects/{topics[number]}-value/versions"
+        assert registry.asked() == [f"GET {subject}/latest", f"POST {subject}"]
         assert found(registry, kafka, topics[number]) == expected_orders(40)
         registry.asked()
 

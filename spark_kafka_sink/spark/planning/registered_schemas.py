@@ -3,7 +3,8 @@
 The column is written with the first of these schemas that exists:
 
 1. the schema with the id in the option use.schema.id
-2. the schema in the option valueSchema or keySchema, which is then registered or looked up
+2. the schema in the option valueSchema or keySchema, which is registered or looked up if the latest
+   version is another one
 3. the latest version of the subject
 4. a schema that is derived from the column, which is then registered
 
@@ -16,6 +17,7 @@ format.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -174,6 +176,7 @@ def choose_schema(
         return _written(client, settings, column, subject, schema, schema_format)
     latest = client.latest(subject)
     if latest is not None:
+        _check_context(latest, subject, column)
         what = f"the latest version of subject {subject!r}"
         return _accepted(client, latest, what, subject, schema_format)
     if settings.use_latest:
@@ -206,20 +209,27 @@ def _written(
     schema: Schema,
     schema_format: SchemaFormat,
 ) -> ChosenSchema:
-    """Return the schema that an option sets.
+    """Return the schema that an option sets, after checking that the latest version has no rules.
 
-    If auto.register.schemas is true, the schema still has to be registered. If it is false, look
-    the schema up in the registry, and return it with its id.
+    An earlier version with the same text may lack the rules. If the latest version has the schema,
+    return it with its id. Otherwise, it still has to be registered. If auto.register.schemas is
+    false, look the schema up in the registry instead, and return it with its id.
     """
     referenced = _referenced(client, schema, subject, schema_format)
+    latest = client.latest(subject)
+    if latest is not None and _is_in_context(latest, subject):
+        _check_rules(latest, f"the latest version of subject {subject!r}")
+        if _is_same(latest.schema, schema):
+            return ChosenSchema(schema.text, latest.schema_id, referenced, guid=latest.guid)
     if settings.auto_register:
         return ChosenSchema(schema.text, None, referenced, subject, schema.references)
-    found = client.lookup(subject, schema, normalize=settings.normalize)
+    found = latest and client.lookup(subject, schema, normalize=settings.normalize)
     if found is None:
         # Do not show the content of a file, because it may be, for example, a password.
         of_file = f"the schema in the file of option {column}Schema"
         shown = of_file if schema_format.is_in_file else f"it, which is {schema.text}"
         raise _not_registered(subject, shown)
+    _check_context(found, subject, column)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
@@ -286,6 +296,39 @@ def _referenced(
         ReferencedSchema(each.text, str(reference), reference.name)
         for reference, each in found.items()
     )
+
+
+def _check_context(found: RegisteredSchema, subject: str, column: str) -> None:
+    """Raise ConfigException if a schema was found in another context than that of its subject.
+
+    If a subject names no context, and the default context lacks it, Confluent's registry searches
+    all contexts. In the default context, the id that it returns may be that of another schema.
+    """
+    if not _is_in_context(found, subject):
+        message = (
+            f"the registry found no schema in subject {subject!r}, but one in {found.subject!r}, "
+            f"which is another context: set {column}Subject to {found.subject!r}, or register a "
+            f"schema in {subject!r}"
+        )
+        raise ConfigException(message)
+
+
+def _is_in_context(found: RegisteredSchema, subject: str) -> bool:
+    return context_of(found.subject) in ("", context_of(subject))
+
+
+def _is_same(one: Schema, other: Schema) -> bool:
+    """Return whether two schemas are the same except for whitespace and the order of keys."""
+    first, second = ((each.schema_type, each.references) for each in (one, other))
+    return first == second and _plain(one.text) == _plain(other.text)
+
+
+def _plain(text: str) -> str:
+    """Return JSON in a form without differences in whitespace and the order of keys."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:

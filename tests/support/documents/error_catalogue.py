@@ -1562,6 +1562,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             "Set only the options of one authentication method, and use https.",
             places=(
+                "schema_registry/registry_connection.py:_Connection.client",
                 "schema_registry/registry_connection.py:_Connection._url",
                 "schema_registry/registry_connection.py:_Connection._inherited_token",
                 "schema_registry/registry_connection.py:_Connection._headers",
@@ -1612,8 +1613,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A schema that cannot be chosen",
             (
-                "The registry does not contain the schema, the format of the schema differs from "
-                "the option, or the schema has rules, which this sink does not execute."
+                "The registry does not contain the schema or has it only in another context, the "
+                "format of the schema differs from the option, or the schema has rules, which this "
+                "sink does not execute."
             ),
             "Register the schema that the message shows or names, or choose a different one.",
             places=(
@@ -1621,6 +1623,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/registered_schemas.py:_no_latest",
                 "spark/planning/registered_schemas.py:_not_registered",
                 "spark/planning/registered_schemas.py:_accepted",
+                "spark/planning/registered_schemas.py:_check_context",
                 "spark/planning/registered_schemas.py:_check_rules",
                 "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
                 "spark/planning/registry_questions.py:RegistryQuestion.encoding",
@@ -1631,6 +1634,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/spark/planning/test_registered_schemas.py::test_without_auto_register_schemas_are_only_looked_up",
                 "unit/spark/planning/test_registered_schemas.py::test_without_a_latest_version_the_schema_to_register_is_shown",
                 "unit/spark/planning/test_registered_schemas.py::test_an_id_chooses_a_schema",
+                "unit/spark/planning/test_registered_schemas.py::test_a_schema_that_the_registry_finds_in_another_context_is_refused",
                 "unit/schema_registry/test_schema_registry_client.py::test_referenced_schemas_come_before_those_that_use_them",
             ),
         ),

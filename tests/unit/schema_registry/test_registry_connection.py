@@ -215,6 +215,16 @@ def test_the_tls_options_of_the_registry_are_for_the_endpoint_of_its_tokens_too(
         assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
 
 
+def test_tls_options_need_one_url_with_https(server: RegistryServer, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(Authority().root.certificate)
+    truststore = {"schema.registry.ssl.truststore.location": str(tmp_path / "ca.pem")}
+    client_of(f"{server.url},https://registry.invalid", more=truststore)
+    with pytest.raises(ConfigException, match="has no effect: use https"):
+        client_of(server.url, more=truststore)
+    # An empty value is that of an unset variable.
+    client_of(server.url, more=dict.fromkeys(truststore, ""))
+
+
 @pytest.mark.parametrize("is_registry", [True, False], ids=["registry", "endpoint"])
 def test_an_ssl_cert_file_without_certificates_names_the_options_of_the_registry(
     *, is_registry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -302,6 +312,8 @@ WRONG = {
     "class": ({"bearer_auth_credentials_source": "CUSTOM"}, "expected STATIC_TOKEN, OAUTHBEARER, SASL_OAUTHBEARER_INHERIT"),
     "no variable": ({"basic_auth_user_info": "${env:PYKAFKA_NOT_SET}"}, "basic.auth.user.info has ${env:PYKAFKA_NOT_SET}: the variable"),
     "truststore": ({"url": "https://h", "schema.registry.ssl.truststore.location": "/not/there"}, "the file /not/there of schema.registry.ssl.truststore.location cannot be read"),
+    "truststore without TLS": ({"url": "http://h,http://h2", "schema.registry.ssl.truststore.location": "/not/there"}, "option schema.registry.ssl.truststore.location has no effect: use https in schema.registry.url, or remove the option"),
+    "keystore without TLS": ({"schema.registry.ssl.keystore.location": "/not/there", "bearer.auth.token": "s3cret", "bearer.auth.issuer.endpoint.url": "https://h"}, "option schema.registry.ssl.keystore.location has no effect: use https in schema.registry.url, or remove the option"),
     "java": ({"url": "https://h", "schema.registry.ssl.protocol": "SSLv3"}, "schema.registry.ssl.protocol is 'SSLv3'"),
 }  # fmt: skip
 

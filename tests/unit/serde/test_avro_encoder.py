@@ -283,16 +283,13 @@ class Maker:
 
     def _record(self, rows: int, valid: list[bool], depth: int) -> Column:
         columns = [self.column(rows, depth - 1) for _ in range(self._any(1, 2, 5))]
-        schema = self._named(
-            {
-                "type": "record",
-                "name": "R",
-                "fields": [
-                    {"name": f"f{number}", "type": column.schema}
-                    for number, column in enumerate(columns)
-                ],
-            }
-        )
+        fields: list[Json] = [
+            {"name": f"f{number}", "type": column.schema} for number, column in enumerate(columns)
+        ]
+        for number in range(self._any(0, 0, 1, 3)):
+            field = {"name": f"d{number}", "type": "string", "default": "é" * self._any(0, 2, 30)}
+            fields.insert(self._chance.randint(0, len(fields)), field)
+        schema = self._named({"type": "record", "name": "R", "fields": fields})
         order = self._chance.sample(range(len(columns)), len(columns))
         array = pa.StructArray.from_arrays(
             [hidden_by(valid, columns[number].array) for number in order],
@@ -415,6 +412,27 @@ def test_many_small_items_take_little_memory(name: str) -> None:
         encoded = encode({"type": "array", "items": item}, array)
     assert len(encoded.array) == 100
     assert memory.peak_bytes < 64_000_000
+
+
+DEFAULTS: Final[dict[str, list[Json]]] = {
+    "a long text": [{"name": "d", "type": "string", "default": "x" * 20_000}],
+    "many nulls": [
+        {"name": f"d{number}", "type": ["null", "int"], "default": None} for number in range(2000)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_all_rows_share_the_bytes_of_fields_without_a_column(name: str) -> None:
+    fields = [{"name": "a", "type": "int"}, *DEFAULTS[name], {"name": "z", "type": "int"}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    rows = [{"a": number, "z": -number} for number in range(1000)]
+    array = pa.array(rows)
+    plan = fit(column_type(array.type), parse_schema(json.dumps(schema)), "value")
+    with traced_memory() as memory:
+        encoded = encode_avro(plan, array)
+    assert memory.peak_bytes < 1_000_000
+    assert encoded.array.to_pylist() == with_fastavro(schema, rows)
 
 
 def arrow_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:

@@ -61,6 +61,7 @@ HAND_MADE = json.dumps(
         ],
     }
 )
+A_DEFAULT = HAND_MADE.replace('"string", "default": "spark"', '"double", "default": 1')
 LATEST = "GET /subjects/t-value/versions/latest"
 REGISTER = "POST /subjects/t-value/versions"
 LOOKUP = "POST /subjects/t-value"
@@ -175,11 +176,36 @@ def test_the_latest_version_is_written_and_nothing_is_registered(server: Registr
 def test_a_given_schema_is_registered_even_if_there_is_another(server: RegistryServer) -> None:
     server.add("t-value", DERIVED)
     assert asked(server, valueSchema=HAND_MADE).encodings == (encoding(HAND_MADE, 2),)
-    assert server.asked() == [REGISTER]
-    # With other whitespace it is the same.
-    spaced = json.dumps(json.loads(HAND_MADE), indent=1)
+    assert server.asked() == [LATEST, REGISTER]
+    # With other whitespace or order of keys it is the same.
+    spaced = json.dumps(json.loads(HAND_MADE), indent=1, sort_keys=True)
     assert asked(server, valueSchema=spaced).encodings == (encoding(HAND_MADE, 2),)
+    assert server.asked() == [LATEST]
+    # An earlier version is not registered again.
+    assert asked(server, valueSchema=DERIVED).encodings == (encoding(DERIVED, 1),)
+    assert server.asked() == [LATEST, REGISTER]
     assert len(server.subjects["t-value"]) == 2
+    # Neither other numbers nor other references are the same.
+    server.add("t-value", HAND_MADE, references=[OF_ID])
+    for text in (HAND_MADE, A_DEFAULT, A_DEFAULT.replace("1", "1.0")):
+        asked(server, valueSchema=text)
+        assert server.asked() == [LATEST, REGISTER]
+
+
+@pytest.mark.parametrize("more", [{}, {"auto_register_schemas": "false"}])
+def test_a_given_schema_is_refused_if_the_latest_version_has_rules(
+    more: dict[str, str], server: RegistryServer
+) -> None:
+    """The rules, such as encryption, may have been added to a schema that an earlier version has."""
+    server.add("t-value", HAND_MADE)
+    server.add("t-value", HAND_MADE, ruleSet={"domainRules": [{"kind": "TRANSFORM"}]})
+    for given in (HAND_MADE, DERIVED):
+        with pytest.raises(DataException) as refused:
+            asked(server, valueSchema=given, more=more)
+        assert str(refused.value).startswith(
+            "the latest version of subject 't-value' has a ruleSet"
+        )
+        assert server.asked() == [LATEST]
 
 
 def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer) -> None:
@@ -193,11 +219,15 @@ def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer
     assert server.asked() == [LATEST]
     with pytest.raises(ConfigException, match="register it, which is"):
         asked(server, valueSchema=HAND_MADE, more=off)
-    assert server.asked() == [LOOKUP]
-    server.add("t-value", HAND_MADE)
-    assert asked(server, valueSchema=HAND_MADE, more=off).encodings == (encoding(HAND_MADE, 1),)
-    assert server.asked() == [LOOKUP]
-    assert server.subjects == {"t-value": [1]}
+    assert server.asked() == [LATEST]
+    for latest, calls in ((HAND_MADE, [LATEST]), (DERIVED, [LATEST, LOOKUP])):
+        server.add("t-value", latest)
+        assert asked(server, valueSchema=HAND_MADE, more=off).encodings == (encoding(HAND_MADE, 1),)
+        assert server.asked() == calls
+    with pytest.raises(ConfigException, match="register it, which is"):
+        asked(server, valueSchema=HAND_MADE.replace("spark", "flink"), more=off)
+    assert server.asked() == [LATEST, LOOKUP]
+    assert server.subjects == {"t-value": [1, 2]}
 
 
 def test_without_a_latest_version_the_schema_to_register_is_shown(server: RegistryServer) -> None:
@@ -263,19 +293,22 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
 
 
 # For keys and values: what the registry has, the options, and the calls. Only the first write to
-# new subjects has four calls, and only with two derived schemas.
+# new subjects has four calls, or one whose two given schemas are not the latest versions.
 GIVEN = {"valueSchema": HAND_MADE}
+BOTH_GIVEN = {"keySchema": '"long"', "valueSchema": DERIVED}
 KEY_LATEST, KEY_REGISTER = LATEST.replace("value", "key"), REGISTER.replace("value", "key")
 CALLS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
     "both subjects are there": (("key", "value"), {}, [KEY_LATEST, LATEST]),
     "a new value": (("key",), {}, [KEY_LATEST, LATEST, REGISTER]),
     "a new key": (("value",), {}, [KEY_LATEST, LATEST, KEY_REGISTER]),
     "both are new": ((), {}, [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]),
-    "both are new, and the value's schema is given": ((), GIVEN, [KEY_LATEST, KEY_REGISTER, REGISTER]),
-    "both schemas are given": ((), {**GIVEN, "keySchema": '"long"'}, [KEY_REGISTER, REGISTER]),
+    "both are new, and the value's schema is given": ((), GIVEN, [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]),
+    "the value's schema is given, and new": (("key", "value"), GIVEN, [KEY_LATEST, LATEST, REGISTER]),
+    "both schemas are given": (("key", "value"), BOTH_GIVEN, [KEY_LATEST, LATEST]),
+    "both schemas are given, and new": ((), BOTH_GIVEN, [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]),
     "the id of the value's schema is given": (("value",), {"use_schema_id": "1"}, [KEY_LATEST, "GET /schemas/ids/1", KEY_REGISTER]),
     "nothing may be registered": (("key", "value"), {"auto_register_schemas": "false"}, [KEY_LATEST, LATEST]),
-    "the schemas may only be looked up": (("key", "value"), {"auto_register_schemas": "false", "keySchema": '"long"', "valueSchema": DERIVED}, [LOOKUP.replace("value", "key"), LOOKUP]),
+    "the schemas may only be looked up": (("key", "value"), {"auto_register_schemas": "false", **BOTH_GIVEN}, [KEY_LATEST, LATEST]),
     "only the latest version": (("key", "value"), {"use_latest_version": "true"}, [KEY_LATEST, LATEST]),
 }  # fmt: skip
 
@@ -374,6 +407,39 @@ def test_a_schema_of_a_context_is_written_by_its_id(server: RegistryServer) -> N
     )
 
 
+@pytest.mark.parametrize("column", ["key", "value"])
+@pytest.mark.parametrize("is_given", [False, True], ids=["latest", "looked up"])
+def test_a_schema_that_the_registry_finds_in_another_context_is_refused(
+    column: str,
+    is_given: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+) -> None:
+    found_in = f":.lsrc-abc:t-{column}"
+    answer = {"subject": found_in, "version": 1, "id": 100004, "schema": DERIVED}
+    server.fault = lambda _: Reply(200, answer)
+    options = {"valueFormat": "", f"{column}Format": "avro"}
+    if is_given:
+        options |= {f"{column}Schema": DERIVED, "auto_register_schemas": "false"}
+    schema = rows() if column == "value" else rows(T.StringType(), ORDER)
+    with pytest.raises(ConfigException) as refused:
+        asked(server, schema, options)
+    assert str(refused.value) == (
+        f"the registry found no schema in subject 't-{column}', but one in '{found_in}', which is "
+        f"another context: set {column}Subject to '{found_in}', or register a schema in "
+        f"'t-{column}'"
+    )
+    # With that subject, the id is that of its context. An alias is another name in one context.
+    for subject, of_answer in ((found_in, found_in), ("t", "alias"), (":.:t", "t")):
+        answer["subject"] = of_answer
+        (found,) = asked(server, schema, {**options, f"{column}Subject": subject}).encodings
+        assert found.prefix == schema_id_prefix(100004)
+    if is_given:
+        # Registering a schema puts it into the context of its subject.
+        answer["subject"] = found_in
+        asked(server, schema, {**options, "auto_register_schemas": "true"})
+        assert server.asked()[-1] == f"POST /subjects/t-{column}/versions"
+
+
 ID = {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
 ID_TYPE = T.StructType().add("n", T.IntegerType())
 USES_ID = json.dumps(
@@ -394,21 +460,21 @@ def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
     }
     version = "GET /subjects/ids/versions/1"
     assert asked(server, rows(kind), given).encodings == (encoding(INLINE, 2, kind),)
-    assert server.asked() == [version, "POST /subjects/com.R/versions"]
+    latest = "GET /subjects/com.R/versions/latest"
+    assert server.asked() == [version, latest, "POST /subjects/com.R/versions"]
     assert server.schemas[2]["references"] == json.loads(REFERENCES)
     # Without registering, it is looked up with its references.
     found = asked(server, rows(kind), given, auto_register_schemas="false")
     assert found.encodings == (encoding(INLINE, 2, kind),)
-    assert server.asked() == [version, "POST /subjects/com.R"]
+    assert server.asked() == [version, latest]
     # As the latest version of a subject, it needs no option.
-    latest = {"valueSubject": "com.R"}
-    assert asked(server, rows(kind), latest).encodings == (encoding(INLINE, 2, kind),)
+    assert asked(server, rows(kind), valueSubject="com.R").encodings == (encoding(INLINE, 2, kind),)
     # A schema that keys and values reference is fetched once.
     given |= {"keyFormat": "avro", "keySchema": USES_ID, "keyReferences": REFERENCES}
     server.asked()
     key, value = asked(server, rows(kind, kind), given).encodings
     assert key.prefix == value.prefix == schema_id_prefix(2)
-    assert server.asked() == [version, KEY_REGISTER, "POST /subjects/com.R/versions"]
+    assert server.asked() == [version, KEY_LATEST, latest, KEY_REGISTER]
 
 
 def test_one_schema_for_each_name_of_a_reference_is_used(server: RegistryServer) -> None:
@@ -482,7 +548,7 @@ def test_a_stream_with_other_references_asks_again(
     # As in a new process.
     monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
     assert batch(server, rows(kind), given) == first
-    assert server.asked() == ["GET /subjects/ids/versions/1", REGISTER]
+    assert server.asked() == ["GET /subjects/ids/versions/1", LATEST, REGISTER]
     given["valueReferences"] = REFERENCES.replace("1", "2")
     assert batch(server, rows(kind), given).prefix == schema_id_prefix(4)
 
@@ -505,10 +571,14 @@ def test_a_header_has_the_guid_in_place_of_the_prefix(name: str, server: Registr
     server.has_guids = True
     if call != REGISTER:
         server.add("t-value", DERIVED)
+    if call == LOOKUP:
+        server.add("t-value", HAND_MADE)
     (found,) = asked(server, more={**options, **HEADER}).encodings
     assert server.asked()[-1] == call
     guid = uuid.UUID(guid_of(1))
     assert (found.prefix, found.header) == (b"", ("__value_schema_id", b"\1" + guid.bytes))
+    if call == LOOKUP:
+        return
     # It is decided for each of the two columns.
     key, value = asked(server, rows(key=ORDER), {"keyFormat": "avro", **HEADER}).encodings
     assert (key.prefix, key.header) == (schema_id_prefix(2), None)
@@ -632,6 +702,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
     "references alone": ({}, {"valueReferences": REFERENCES}, ConfigException, "option valueReferences has no effect: set valueSchema, or remove it"),
     "no guid": ({"schema": HAND_MADE}, HEADER, ConfigException, "option value.schema.id.serializer is HeaderSchemaIdSerializer, but the schema registry did not return the GUID of the schema"),
+    "no valid guid": ({"schema": HAND_MADE, "guid": "x"}, HEADER, ConfigException, "option value.schema.id.serializer is HeaderSchemaIdSerializer, but the schema registry did not return the GUID of the schema"),
     "schema and latest": ({}, {"valueSchema": HAND_MADE, "use_latest_version": "true"}, ConfigException, "both valueSchema and use.latest.version choose a schema"),
     "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
     "topic column": ({}, {"topic": ""}, ConfigException, "TopicNameStrategy names the subject of column value after the topic, but the rows have a topic column: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
@@ -778,7 +849,7 @@ def test_a_schema_of_the_options_is_asked_for_once(
     first = batch(server, more=options)
     clock.now += 1e6
     assert batch(server, more=options) == first
-    assert server.asked() == [REGISTER]
+    assert server.asked() == [LATEST, REGISTER]
     assert batch(server, use_schema_id="1", latest_cache_ttl_sec="0") == first
     clock.now += 1e6
     assert batch(server, use_schema_id="1", latest_cache_ttl_sec="0") == first
