@@ -7,7 +7,7 @@ Three other modules also have code for older versions, where it belongs:
 
 - `planning.spark_types`, for the missing class TimeType, until the sink requires Spark 4.1;
 - `tasks.task`, for missing offsets of empty lists (`_size_bytes`), until it requires Spark 4.2;
-- `driver.listener_bus`, for two errors of Spark Connect 4.0 to 4.3, which no version has mended yet.
+- `driver.listener_bus`, for two errors of Spark Connect, which 4.0 to 4.3 have.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _need_log(options: SinkOptions, log_topic: str) -> None:
             if error.code not in _REFUSED_SETTINGS:
                 raise _not_there(error, log_topic, admin) from None
             found = _created_with_less(admin, log_topic, error)
-        _warn_of_one_replica(found[log_topic], len(admin.brokers))
+        _check_replicas(found[log_topic], len(admin.brokers))
         check_may_read(found[log_topic], admin.acls)
         check_may_write(found[log_topic], admin.acls)
         _check_compacted(admin, log_topic)
@@ -179,7 +179,7 @@ def _shown(configs: Iterable[tuple[str, str]]) -> str:
     return " ".join("=".join(each) for each in configs)
 
 
-def _warn_of_one_replica(log: TopicDescription, brokers: int) -> None:
+def _check_replicas(log: TopicDescription, brokers: int) -> None:
     if log.replication == 1 and brokers >= _REPLICAS:
         warn_once(
             logger,

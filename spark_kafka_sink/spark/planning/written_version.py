@@ -7,6 +7,7 @@ from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.commit_clients import commit_client, reply_to
 from spark_kafka_sink.spark.committing.exactly_once_commit import why_skipped
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -19,12 +20,16 @@ def written_record(options: SinkOptions) -> CommitRecord | None:
     selected = options.exactly_once
     if selected is None or selected.version is None:
         return None
-    with commit_client(options.producer, selected.log_topic, options.brokers) as client:
-        found = reply_to(client, ReadLog(selected.owner(options.topic).driver_id))
-    record = found.reading.record if isinstance(found, LogRead) else None
+    record = _record(options, selected)
     if record is None or record.state is not RecordState.DONE:
         return None
     return record if record.versions.place(selected.version) is Place.WRITTEN else None
+
+
+def _record(options: SinkOptions, selected: ExactlyOnce) -> CommitRecord | None:
+    with commit_client(options.producer, selected.log_topic, options.brokers) as client:
+        found = reply_to(client, ReadLog(selected.owner(options.topic).driver_id))
+    return found.reading.record if isinstance(found, LogRead) else None
 
 
 def refuse_written_version(options: SinkOptions) -> None:

@@ -94,7 +94,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         places=(
             "spark/planning/run_plan.py:_created_with_less",
             "spark/planning/run_plan.py:_check_compacted",
-            "spark/planning/run_plan.py:_warn_of_one_replica",
+            "spark/planning/run_plan.py:_check_replicas",
             "commit/log_record.py:LogReader._take",
             "commit_client/commit_log.py:CommitLog._check_topic_id",
             "commit_client/commit_log.py:CommitLog._read_to_end",
