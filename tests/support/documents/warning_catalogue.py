@@ -83,13 +83,13 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         "A commit log that may forget",
         (
             "The topic of the commit log was deleted or created again, its records were deleted, "
-            "it contains records that the sink did not write, it has only one replica, or the sink "
-            "cannot read its config."
+            "it contains records that the sink did not write, it has only one replica, or the "
+            "sink cannot read its config."
         ),
         (
             "Set `cleanup.policy=compact` on the topic, and let only the sink write to it. Give it "
-            "three replicas. Grant DESCRIBE_CONFIGS on it. If records were deleted, find out which versions of "
-            "`txnAppId` were written before you run an old version again."
+            "three replicas. Grant DESCRIBE_CONFIGS on it. If records were deleted, find out which "
+            "versions of `txnAppId` were written before you run an old version again."
         ),
         places=(
             "spark/planning/run_plan.py:_created_with_less",
