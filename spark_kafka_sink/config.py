@@ -963,9 +963,12 @@ PARTITIONERS: Final = {
 }
 
 
-# A class in a package that begins with a reversed domain name, as usual in Java.
-_JAVA_CLASS: Final = re.compile(r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z][\w$]*")
-_ANY_CLASS: Final = re.compile(r"(\w+\.)*[A-Z][\w$]*")
+# A class in a package that begins with a reversed domain name, as usual in Java, or a nested class.
+# No name in Python contains a dollar sign.
+_JAVA_CLASS: Final = re.compile(
+    r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z]\w*|(\w+\.)*\w+\$[\w$]*"
+)
+_ANY_CLASS: Final = re.compile(r"(\w+\.)*[A-Z]\w*")
 
 
 def is_java_class(given: object) -> bool:
@@ -978,6 +981,8 @@ def may_be_java_class(given: object) -> bool:
 
     A Python class may have such a name, too.
     """
+    if is_java_class(given):
+        return True
     return isinstance(given, str) and _ANY_CLASS.fullmatch(given.strip()) is not None
 
 

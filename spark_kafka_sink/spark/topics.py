@@ -176,10 +176,14 @@ class TopicLimits:
         self.by_topic = options.max_message_bytes
 
     def refreshed(self) -> Mapping[str, int]:
-        """Read max.message.bytes again, at most once per second; return `by_topic`."""
+        """Read max.message.bytes again, at most once per second; return `by_topic`.
+
+        If the brokers do not return the limit of a topic, its last known limit stays.
+        """
         if self.by_topic and self._clock() >= self._good_until:
             with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
                 found = {each: limit_of(settings_with_limit(admin, each)) for each in self.by_topic}
-            self.by_topic = {each: limit for each, limit in found.items() if limit is not None}
+            known = {each: limit for each, limit in found.items() if limit is not None}
+            self.by_topic = {**self.by_topic, **known}
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

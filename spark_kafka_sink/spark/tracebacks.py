@@ -4,11 +4,15 @@ Spark shows the traceback of a failed write in its exception and several times i
 write failed with an exception of the sink, the last line of the traceback says what was found and
 what to do. The frames of the sink do not help then, and make that line hard to find. Frames of user
 code, such as a partitioner, are always shown. The option ``fullTraceback`` shows all frames.
+
+No frame is shown with the values of its variables, even if Spark is set to show them. The frames of
+Spark that call the sink contain its options, with their passwords.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +27,9 @@ _SINK: Final = "spark_kafka_sink"
 _LIBRARIES: Final = sys.stdlib_module_names | {
     *NEEDED, "botocore", "cryptography", "gssapi", "py4j", "pyspark",
 }  # fmt: skip
+# Spark 4.3 sets this variable of a worker for tracebackWithLocals.enabled, and reads it for each
+# exception.
+_WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
 
 
 class _HasTracebacks(Protocol):
@@ -36,9 +43,11 @@ T = TypeVar("T")
 
 
 def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Wrap a method, to shorten the tracebacks of the exceptions that it raises.
+    """Wrap a method that Spark calls, to shorten the tracebacks of the exceptions that it raises.
 
-    They are not shortened if the attribute `full_traceback` of the method's object is true.
+    They are not shortened if the attribute `full_traceback` of the method's object is true. In any
+    case, Spark shows them without variables. A worker of Spark ends after an exception, so this
+    changes no other traceback.
     """
 
     @functools.wraps(method)
@@ -46,6 +55,7 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
+            os.environ.pop(_WITH_LOCALS, None)
             if not self.full_traceback:
                 shorten(error)
             raise  # `raise error` would add this frame to the traceback again

@@ -162,7 +162,7 @@ def test_a_log_that_may_not_be_created_is_an_error_with_the_command(scratch: Pat
         allow_only(cluster.bootstrap, log, "READ", "WRITE")
         with pytest.raises(AuthorizationException, match=f"commitLogTopic={log}") as refused:
             job.plan(commitLogTopic=log)
-        command = f"kafka-topics.sh --create --topic {log} --partitions 1"
+        command = f"kafka-topics.sh --create --topic {log} --partitions 1 --replication-factor 1"
         assert f"{command} --config cleanup.policy=compact" in str(refused.value)
         assert job.run(ROWS), "with a log that exists, no right to create is needed"
         assert job.committed == ["a", "b", "c", "d", "e", "f"]

@@ -82,6 +82,10 @@ PROVOKED_BY: Final = {
     "Topic … not present in metadata after": (
         "spark/test_refusals.py::test_an_unknown_topic_is_named_within_max_block_ms"
     ),
+    "topic … did not exist and was created now": (
+        "unit/spark/driver/hooks/test_written_versions.py"
+        "::test_a_written_version_of_a_topic_that_was_deleted_is_not_skipped_in_silence"
+    ),
     "… record(s) were not acknowledged within": (
         "integration/test_faults.py"
         "::test_rows_that_cannot_be_sent_are_an_error_after_delivery_timeout_ms"

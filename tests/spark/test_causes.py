@@ -414,10 +414,22 @@ def test_after_register_the_sentence_is_the_last_line_of_spark_s_exception(
     case.check("".join(traceback.format_exception(error)).splitlines()[-1], "kafka.")
 
 
+HIDES_TRACEBACK: Final = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
+
+
+@pytest.fixture(params=[False, True], ids=["shown", "hidden"])
+def is_hidden(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether Spark hides the tracebacks of its Python workers, until the test ends."""
+    if request.param:
+        spark.conf.set(HIDES_TRACEBACK, "true")
+    yield request.param
+    spark.conf.unset(HIDES_TRACEBACK)
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("registered")
 def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
-    spark: SparkSession, cluster: MockCluster, tmp_path: Path
+    spark: SparkSession, cluster: MockCluster, tmp_path: Path, *, is_hidden: bool
 ) -> None:
     case = Case("no-topic", cluster)
     (tmp_path / "source").mkdir()
@@ -450,8 +462,10 @@ def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
             assert isinstance(error, PySparkException)
             last = "".join(traceback.format_exception(error)).splitlines()[-1]
             case.check(last, "kafka.")
+            assert ("Traceback (most recent" in str(error)) is not is_hidden or name == "function"
             if name == "format":
-                assert last == python_traceback(error).splitlines()[-1] == report["error"]
+                assert last == report["error"]
+                assert is_hidden or last == python_traceback(error).splitlines()[-1]
     spark.streams.resetTerminated()
 
 

@@ -196,14 +196,14 @@ def skipped_report(
 
     record: the owner's commit log record. skips: the commit messages of the tasks, if any task ran.
     """
-    why = _why_skipped(options, record)
+    why = why_skipped(options, record)
     counts = [message.rows for message in skips if message.rows is not None]
     if counts:
         why += f"; it has {counted(sum(counts), 'row')} now, which were counted, but not written"
     return _without_rows(options, why, len(skips), batch_id)
 
 
-def _why_skipped(options: SinkOptions, record: CommitRecord) -> str:
+def why_skipped(options: SinkOptions, record: CommitRecord) -> str:
     """Return a sentence that says when the version was written, according to the owner's record."""
     version = _version(options)
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
@@ -264,7 +264,7 @@ def abort_batch(
     None otherwise.
     """
     if isinstance(plan, CommitRecord):
-        _publish_failed_skip(options, messages, _why_skipped(options, plan), batch_id)
+        _publish_failed_skip(options, messages, why_skipped(options, plan), batch_id)
     elif replayed is not None:
         _abort_replay(options, plan, messages, replayed)
     else:

@@ -267,6 +267,10 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         check_may_write(topic, admin.acls)
         if options.exactly_once is not None:
             check_may_read(topic, admin.acls)
+            if topic.is_new and options.exactly_once.version is not None:
+                from spark_kafka_sink.spark.planning.written_version import refuse_written_version  # noqa: PLC0415 - most jobs do not need it
+
+                refuse_written_version(options)
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()

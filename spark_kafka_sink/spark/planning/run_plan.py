@@ -52,6 +52,8 @@ _LOG_SETTINGS = (
     # duplicate.
     ("message.timestamp.type", "CreateTime"),
 )
+# The number of replicas that a commit log needs, if the cluster has so many brokers.
+_REPLICAS = 3
 # The error codes that brokers return if they refuse topic configs, for example by a policy.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 # Settings of sizes, which such a policy is likely to limit.
@@ -144,8 +146,9 @@ def _need_log(options: SinkOptions, log_topic: str) -> None:
             found = admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))
         except ApiException as error:
             if error.code not in _REFUSED_SETTINGS:
-                raise _not_there(error, log_topic) from None
+                raise _not_there(error, log_topic, admin) from None
             found = _created_with_less(admin, log_topic, error)
+        _check_replicas(found[log_topic], len(admin.brokers))
         check_may_read(found[log_topic], admin.acls)
         check_may_write(found[log_topic], admin.acls)
         _check_compacted(admin, log_topic)
@@ -161,7 +164,7 @@ def _created_with_less(
             found = admin.topics([log_topic], NewTopic(partitions=1, configs=configs))
         except ApiException as error:
             if configs == (_COMPACT,) or error.code not in _REFUSED_SETTINGS:
-                raise _not_there(error, log_topic) from None
+                raise _not_there(error, log_topic, admin) from None
             continue
         warn_once(
             logger,
@@ -176,14 +179,25 @@ def _shown(configs: Iterable[tuple[str, str]]) -> str:
     return " ".join("=".join(each) for each in configs)
 
 
-def _not_there(error: ApiException, log_topic: str) -> ApiException:
+def _check_replicas(log: TopicDescription, brokers: int) -> None:
+    if log.replication == 1 and brokers >= _REPLICAS:
+        warn_once(
+            logger,
+            f"commit log: topic {log.name} has one replica, so the log is lost with one broker, "
+            f"although the cluster has {brokers}: give the topic {_REPLICAS} replicas by "
+            "kafka-reassign-partitions.sh, because without the log, versions are written again",
+        )
+
+
+def _not_there(error: ApiException, log_topic: str, admin: KafkaAdmin) -> ApiException:
     """Return the exception for a commit log whose topic is missing and cannot be created."""
     if isinstance(error, TimeoutException):
         return error
     message = (
         f"the commit log of exactlyOnce, option commitLogTopic={log_topic}: {error.message}; "
         f"create it by: kafka-topics.sh --create --topic {log_topic} --partitions 1 "
-        f"--config {'='.join(_COMPACT)}, or set commitLogTopic to a topic that you may create"
+        f"--replication-factor {min(_REPLICAS, len(admin.brokers) or _REPLICAS)} --config "
+        f"{'='.join(_COMPACT)}, or set commitLogTopic to a topic that you may create"
     )
     return error.with_message(message)
 

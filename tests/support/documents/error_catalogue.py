@@ -1338,6 +1338,22 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A written version of a topic that was deleted",
+            (
+                "The commit log says that the version was written to the topic, but the topic did "
+                "not exist. It was deleted, with the rows of this version. `createTopics` has "
+                "created it again."
+            ),
+            (
+                "To write the rows again, use a new `txnVersion`. If you run the job again with "
+                "the same version, it is skipped, and the topic stays empty."
+            ),
+            places=("spark/planning/written_version.py:refuse_written_version",),
+            tests=(
+                "unit/spark/driver/hooks/test_written_versions.py::test_a_written_version_of_a_topic_that_was_deleted_is_not_skipped_in_silence",
+            ),
+        ),
+        Entry(
             "The command `recover`",
             (
                 "An argument is missing or invalid, or the commit log does not contain this "

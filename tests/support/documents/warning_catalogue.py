@@ -83,16 +83,18 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         "A commit log that may forget",
         (
             "The topic of the commit log was deleted or created again, its records were deleted, "
-            "it contains records that the sink did not write, or the sink cannot read its config."
+            "it contains records that the sink did not write, it has only one replica, or the "
+            "sink cannot read its config."
         ),
         (
-            "Set `cleanup.policy=compact` on the topic, and let only the sink write to it. Grant "
-            "DESCRIBE_CONFIGS on it. If records were deleted, find out which versions of "
-            "`txnAppId` were written before you run an old version again."
+            "Set `cleanup.policy=compact` on the topic, and let only the sink write to it. Give it "
+            "three replicas. Grant DESCRIBE_CONFIGS on it. If records were deleted, find out which "
+            "versions of `txnAppId` were written before you run an old version again."
         ),
         places=(
             "spark/planning/run_plan.py:_created_with_less",
             "spark/planning/run_plan.py:_check_compacted",
+            "spark/planning/run_plan.py:_check_replicas",
             "commit/log_record.py:LogReader._take",
             "commit_client/commit_log.py:CommitLog._check_topic_id",
             "commit_client/commit_log.py:CommitLog._read_to_end",
@@ -100,6 +102,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         tests=(
             "unit/spark/planning/test_run_plan.py::test_a_log_whose_settings_cannot_be_read_is_used_with_a_warning",
             "unit/spark/planning/test_run_plan.py::test_a_log_whose_settings_are_refused_is_created_without_them",
+            "unit/spark/planning/test_run_plan.py::test_a_log_of_one_replica_is_warned_of_on_a_cluster_that_could_have_more",
             "unit/commit/test_log_record.py::test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset",
             "unit/commit_client/test_commit_client.py::test_a_log_that_was_created_again_is_known_by_its_topic_id",
             "unit/commit_client/test_commit_client.py::test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning",

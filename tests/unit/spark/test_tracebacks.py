@@ -5,6 +5,7 @@ Functions of the sink are stood for by functions whose module is named as the si
 
 from __future__ import annotations
 
+import io
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructType
+from pyspark.util import handle_worker_exception
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.options import sink_options
@@ -170,3 +172,25 @@ def test_a_refusal_of_the_planning_has_no_frames_of_the_sink() -> None:
     sentence = "spark_kafka_sink.errors.ConfigException: option topc is not an option of the pykaf"
     assert text.splitlines()[-1].startswith(sentence)
     assert len(files(planned(fullTraceback="true"))) > 3
+
+
+@pytest.mark.parametrize("full", ["true", "false"])
+def test_spark_shows_no_options_even_if_it_is_set_to_show_variables(
+    full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_TRACEBACK_WITH_LOCALS", "1")  # as Spark 4.3 does
+    worker = io.BytesIO()
+
+    def plan_as_spark_does() -> None:
+        options = {"kafka.bootstrap.servers": "h:1", "kafka.sasl.password": "hunter2", "topc": "t"}
+        source = KafkaDataSource(options | {"fullTraceback": full})
+        source.writer(StructType().add("value", StringType()), overwrite=False)
+
+    try:
+        plan_as_spark_does()
+    except ConfigException as error:
+        handle_worker_exception(error, worker)
+    text = worker.getvalue().decode(errors="replace")
+    assert "option topc is not an option of the pykaf" in text
+    assert "in plan_as_spark_does" in text
+    assert "hunter2" not in text

@@ -257,8 +257,9 @@ from contextlib import contextmanager
 from opentelemetry import trace
 from support.pure.planned_run import RECORD
 from spark_kafka_sink.spark.driver.hooks import written_versions
+from spark_kafka_sink.spark.planning import written_version
 
-written_versions._record = lambda *_: RECORD
+written_version._record = lambda *_: RECORD
 given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "exactlyOnce": "true",
     "txnAppId": "app", "txnVersion": "7", "openTelemetry": "true", "quiet": "true"}
 for more in ({"traceparent": sys.argv[1]}, {"openTelemetry": "false"}):

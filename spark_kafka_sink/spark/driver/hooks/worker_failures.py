@@ -33,9 +33,13 @@ _SINK: Final = "spark_kafka_sink"
 _MISSING: Final = re.compile(
     rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
 )
+# The begin of an exception in Spark's text. Without tracebacks (hideTraceback.enabled), Spark puts
+# the exception behind its own words in a line.
+_BEGIN: Final = r"(?:^|(?<=: ))"
 # The messages of `check_versions` and of `check_pyspark`.
 _TOO_OLD: Final = re.compile(
-    rf"^ImportError: (the (?:{'|'.join(('pyspark', *NEEDED))}) of .+ needs .+)$", re.MULTILINE
+    rf"{_BEGIN}ImportError: (the (?:{'|'.join(('pyspark', *NEEDED))}) of .+ needs .+)$",
+    re.MULTILINE,
 )
 _OTHER_VERSION: Final = re.compile(
     r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)"
@@ -44,17 +48,18 @@ _NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
 # These find the executor of a failed task, and a failed planning of a write, in Spark's messages.
 _EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
 _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
-# These find a TornCommitException in a traceback, and the parts of its message, which
+# A TornCommitException begins with the first. The others find the parts of its message, which
 # `commit.outcomes.Torn` makes.
-_TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
+_TORN: Final = f"{_SINK}.errors.{TornCommitException.__name__}: "
 _TORN_RUN: Final = re.compile(
     r"(.+?) of (txnAppId .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
     r"transactions(?: \(the result of (\d+) more is not known\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 # Finds the sentence of the sink at the end of a worker's traceback. It comes from an exception of
-# the sink, or from a failure of user code (`plugins.loading.name_user_code`).
-_LAST_LINE: Final = re.compile(rf"^{_SINK}(?:\.errors\.\w+)?: .+$", re.MULTILINE)
+# the sink, or from a failure of user code (`plugins.loading.name_user_code`). The latter has a line
+# of its own. A sentence may quote another one, so it is the first match in its line.
+_LAST_LINE: Final = re.compile(rf"{_BEGIN}{_SINK}\.errors\.\w+: .+$|^{_SINK}: .+$", re.MULTILINE)
 _ON_DRIVER: Final = "on the driver's machine"
 
 
@@ -105,10 +110,11 @@ def _torn(said: str) -> TornCommitException | None:
     Return None if the worker raised a different exception. The field `lost` contains only the lost
     rows that the message lists.
     """
-    found = _TORN.search(said)
-    if found is None:
+    sentences = _LAST_LINE.findall(said)
+    sentence = next((each for each in sentences if each.startswith(_TORN)), None)
+    if sentence is None:
         return None
-    message = found[1]
+    message = sentence.removeprefix(_TORN)
     run = _TORN_RUN.match(message)
     written, owner, *counts = run.groups("0") if run else ("", "", "0", "0", "0")
     aborted, every, unknown = map(int, counts)

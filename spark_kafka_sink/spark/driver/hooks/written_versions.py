@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.commit.log_record import CommitRecord, Place, RecordState
-from spark_kafka_sink.commit.questions import LogRead, ReadLog
-from spark_kafka_sink.spark.commit_clients import commit_client, reply_to
 from spark_kafka_sink.spark.committing.exactly_once_commit import skipped_report
 from spark_kafka_sink.spark.committing.job_commit import publish
 from spark_kafka_sink.spark.micro_batch import options_of_user
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink_options
+from spark_kafka_sink.spark.options import name_kafka_options, sink_options
+from spark_kafka_sink.spark.planning.written_version import written_record
 
 
 @name_kafka_options()
@@ -28,13 +26,8 @@ def is_written(options: Mapping[str, str]) -> bool:
     """
     # A writer that is used again has options that cancel those of an earlier micro-batch.
     checked = sink_options(options_of_user(options, is_exactly_once=True))
-    selected = checked.exactly_once
-    if selected is None or selected.version is None or checked.topic is None:
-        return False
-    record = _record(checked, selected.owner(checked.topic).driver_id, selected.log_topic)
-    if record is None or record.state is not RecordState.DONE:
-        return False
-    if record.versions.place(selected.version) is not Place.WRITTEN:
+    record = None if checked.topic is None else written_record(checked)
+    if record is None:
         return False
     trace = None
     if checked.traceparent is not None:
@@ -44,13 +37,3 @@ def is_written(options: Mapping[str, str]) -> bool:
     report = skipped_report(checked, record)
     publish(report, checked.report_path, quiet=checked.quiet, trace=trace)
     return True
-
-
-def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the commit log record of an application and its topic, or None if there is none.
-
-    Also return None if the commit log cannot be read, because the job then raises the error.
-    """
-    with commit_client(options.producer, log_topic, options.brokers) as client:
-        found = reply_to(client, ReadLog(key))
-    return found.reading.record if isinstance(found, LogRead) else None

@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.micro_batch import (
     batch_id_option,
     micro_batch_in,
 )
+from spark_kafka_sink.spark.planning import written_version
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 GIVEN = {
@@ -337,7 +338,7 @@ def test_a_writer_that_has_saved_a_micro_batch_may_save_a_version(
     spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(written_versions, "is_written", IS_WRITTEN)
-    monkeypatch.setattr(written_versions, "_record", lambda *_: RECORD)
+    monkeypatch.setattr(written_version, "_record", lambda *_: RECORD)
     writer = FakeWriter(spark, GIVEN | {"txnversion": "3"})
     spark.in_batch(3)
     spark.save(writer)

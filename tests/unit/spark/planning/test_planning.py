@@ -324,6 +324,9 @@ class NoChoice:
     [
         ("com.acme.kafka.ShelfPartitioner", True),
         ("io.acme.Partitioners$ByShelf", True),
+        ("com.acme.outer$Inner", True),
+        ("com.acme.outer$inner", True),
+        ("acme.outer$Inner", True),
         ("de.acme.ShelfPartitioner", True),
         ("com.by_shelf", False),
         ("com.Acme", True),

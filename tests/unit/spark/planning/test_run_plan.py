@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     api_exception,
 )
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.committing import single_commit
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.micro_batch import MicroBatch
@@ -40,8 +41,14 @@ class Admin:
     """
 
     def __init__(
-        self, answer: dict[str, str] | Exception, refusals: Sequence[ApiException] = ()
+        self,
+        answer: dict[str, str] | Exception,
+        refusals: Sequence[ApiException] = (),
+        brokers: int = 1,
+        replication: int = 1,
     ) -> None:
+        self.brokers = tuple(Node(id=number, host="b", port=1) for number in range(brokers))
+        self._replication = replication
         self._answer = answer
         self._refusals = list(refusals)
         self.created: list[tuple[tuple[str, str], ...]] = []
@@ -58,7 +65,7 @@ class Admin:
         self.created.append(tuple(new.configs))
         if self._refusals:
             raise self._refusals.pop(0)
-        return {name: TopicDescription(name, 1, 1, None) for name in names}
+        return {name: TopicDescription(name, 1, self._replication, None) for name in names}
 
     def topic_configs(self, *_: object) -> dict[str, str]:
         """Return the answer, or raise it."""
@@ -120,9 +127,11 @@ OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
 COMPACT = ("cleanup.policy", "compact")
 
 
-def need_log(monkeypatch: pytest.MonkeyPatch, *refusals: ApiException) -> Admin:
+def need_log(
+    monkeypatch: pytest.MonkeyPatch, *refusals: ApiException, brokers: int = 1, replication: int = 1
+) -> Admin:
     """Plan with a log that is to be created; return the admin client."""
-    admin = Admin({"cleanup.policy": "compact"}, refusals)
+    admin = Admin({"cleanup.policy": "compact"}, refusals, brokers, replication)
     monkeypatch.setattr(run_plan, "KafkaAdmin", lambda *_, **__: admin)
     try:
         run_plan._need_log(OPTIONS, "log")
@@ -179,7 +188,8 @@ def test_a_log_that_cannot_be_created_is_an_error_with_the_command_and_the_optio
     with pytest.raises(ApiException, match=r"option commitLogTopic=log: .*not allowed") as failed:
         need_log(monkeypatch, *errors)
     assert failed.value.code == refusals[-1][0]
-    assert "kafka-topics.sh --create --topic log --partitions 1" in str(failed.value)
+    command = "kafka-topics.sh --create --topic log --partitions 1 --replication-factor"
+    assert f"{command} 1 --config cleanup.policy=compact, or " in str(failed.value)
     assert "--config cleanup.policy=compact, or set commitLogTopic to" in str(failed.value)
 
 
@@ -188,6 +198,26 @@ def test_a_cluster_that_does_not_answer_is_no_reason_to_create_a_log(
 ) -> None:
     with pytest.raises(TimeoutException, match=r"^nobody answers$"):
         need_log(monkeypatch, TimeoutException("nobody answers"))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replication", "is_warned"), [(3, 1, True), (3, 2, False), (2, 1, False)]
+)
+def test_a_log_of_one_replica_is_warned_of_on_a_cluster_that_could_have_more(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    brokers: int,
+    replication: int,
+    *,
+    is_warned: bool,
+) -> None:
+    _warn.cache_clear()
+    need_log(monkeypatch, brokers=brokers, replication=replication)
+    assert [record.getMessage() for record in caplog.records] == is_warned * [
+        "commit log: topic log has one replica, so the log is lost with one broker, although the "
+        "cluster has 3: give the topic 3 replicas by kafka-reassign-partitions.sh, because without "
+        "the log, versions are written again"
+    ]
 
 
 @pytest.mark.parametrize("level", [1, 2])

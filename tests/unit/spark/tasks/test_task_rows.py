@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import DataException, InvalidRecordException
+from spark_kafka_sink.errors import DataException, InvalidRecordException, TimeoutException
 from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.spark import topics
@@ -316,3 +316,47 @@ def test_limits_of_topics_are_not_read_again_for_a_dead_letter_that_no_topic_cou
         rows.append(batch)
         assert rows.finish().rows == 1
     assert reads == []
+
+
+def test_a_topic_keeps_its_limit_while_brokers_do_not_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[dict[str, str] | Exception] = [
+        TimeoutException("the brokers restart"),
+        {},
+        {"max.message.bytes": "500"},
+    ]
+
+    class Admin:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def topic_configs(self, *_: object) -> dict[str, str]:
+            found = answers.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    class Taken(AllTaken):
+        def __init__(self) -> None:
+            self.limits: list[dict[str, int]] = []
+
+        def limit_messages(self, *given: Any) -> None:  # noqa: ANN401 - two arguments
+            self.limits.append(given[0])
+            self.record_limits = self.record_limits.with_topics(given[0])  # type: ignore[misc]
+
+    monkeypatch.setattr(topics, "KafkaAdmin", Admin)
+    monkeypatch.setattr(topics, "GOOD_FOR_S", 0.0)
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "onError": "skip"}
+    names |= {"exactlyOnce": "two-phase", "txnAppId": "a", "txnVersion": "1"}
+    producer = Taken()
+    options = replace(sink_options(names), max_message_bytes={"t": 1000})
+    with TaskRows(options, cast(TaskProducer, producer), 0, 0) as rows:
+        for _ in range(3):
+            rows.append(pa.record_batch({"value": ["x" * 2000]}))
+        assert rows.finish().reasons == {"too_large": 3}
+    assert producer.limits == [{"t": 1000}, {"t": 1000}, {"t": 1000}, {"t": 500}]
