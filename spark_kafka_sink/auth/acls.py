@@ -46,7 +46,7 @@ class Acls:
 
     @classmethod
     def of(cls, config: ProducerConfig, logged_in: Callable[[], str] = str) -> Acls:
-        """Return the Acls for the client of a configuration."""
+        """Return the Acls for a client with this configuration."""
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)

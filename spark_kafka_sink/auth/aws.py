@@ -1,4 +1,4 @@
-"""AWS_MSK_IAM: the OAUTHBEARER token for Amazon MSK, which is a URL with an AWS signature.
+"""AWS_MSK_IAM: the OAUTHBEARER token for Amazon MSK is a URL with an AWS signature.
 
 The query of the URL is signed with Signature Version 4. The signature is computed here, without a
 request to AWS. The User-Agent in the query is not signed.

@@ -66,7 +66,7 @@ class TokenLife:
 
     @classmethod
     def known(cls, token: DelegationToken, renewed_ms: int, ahead_ms: int) -> Self:
-        """Return the TokenLife of a token whose times are by the brokers' clock.
+        """Return the TokenLife of a token whose times were read from the brokers' clock.
 
         ahead_ms: how far this machine's clock is ahead of the brokers' clock.
         """

@@ -172,7 +172,7 @@ class ProducerThread:
 
     @property
     def unowned_outcome(self) -> str:
-        """The outcome of a garbage-collected producer's transaction; empty if it had none."""
+        """The outcome of a garbage-collected producer's transaction, "" without transaction."""
         return "" if self._transaction is None else self._transaction.unowned_outcome
 
     def _waiting_rows(self) -> Counter[str]:

@@ -143,7 +143,7 @@ class BatchPlace(Enum):
     NEW_QUERY = "the query has written nothing yet: write it"
     NEXT = "it comes after the last one that was written: write it"
     REPLAY = "it was written by an earlier run: count its rows and compare"
-    SAME_RUN = "this run has written it: two saves of one micro-batch share an owner"
+    SAME_RUN = "this run has written it: another save of the micro-batch has the same owner"
     OLDER = (
         "a later micro-batch was written: the checkpoint is an older copy, or two queries share it"
     )

@@ -91,15 +91,15 @@ class NodeStates:
             self._by_id[node_id] = NodeState(node, named_by=named_by)
 
     def tolerate_failures(self, now: float) -> None:
-        """Begin to count the failures of the brokers that another client learned.
+        """Count the failures of the brokers whose addresses come from another client.
 
-        After a few failures, or at the first failure after some time, they are dropped.
+        The addresses are dropped after a few failures, or at the first one after some time.
         """
         self._failures_left = _INITIAL_NODES_FAILURES
         self._tolerant_until = now + _INITIAL_NODES_S
 
     def are_given_up(self, state: NodeState, reason: str, now: float) -> bool:
-        """Count a failure. Return whether to drop the brokers that another client learned."""
+        """Count a failure. Return whether to drop the addresses that come from another client."""
         if not self._failures_left or state.node.id < 0 or state.addresses:
             return False
         self._failures_left -= 1

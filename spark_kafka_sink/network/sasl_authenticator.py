@@ -91,9 +91,9 @@ class SaslAuthenticator:
         return renewals
 
     def begin(self, now: float) -> str | None:
-        """Start an exchange. Return its mechanism, or None while there are no credentials.
+        """Start an exchange. Return its mechanism, or None if the credentials are not there yet.
 
-        Raise KafkaException if no credentials can be obtained.
+        Raise KafkaException if they could not be obtained.
         """
         try:
             exchange = None if self._login is None else self._login.exchange()

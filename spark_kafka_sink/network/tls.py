@@ -272,8 +272,9 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
         elif key.is_encrypted:
             why = (
                 f"{Option('ssl.key.password')} does not decrypt the key, or the key is encrypted "
-                "with RC4 or DES, which OpenSSL no longer reads here: then encrypt it again by "
-                f"openssl pkcs8 -topk8 -v2 aes256 -provider legacy -provider default ({why})"
+                f"with RC4 or DES, which this OpenSSL does not support ({why}). In that case, "
+                "encrypt it again with: "
+                "openssl pkcs8 -topk8 -v2 aes256 -provider legacy -provider default"
             )
     else:
         return certificate_subject(chain[0].data)

@@ -120,7 +120,10 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: BatchTransaction | None,
     ) -> None:
-        """Use these sequences and this transaction from now on; None if there are none."""
+        """Use these sequences and this transaction from now on.
+
+        An argument is None if the producer has no sequences, or no transaction.
+        """
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)

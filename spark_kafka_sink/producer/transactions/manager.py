@@ -318,7 +318,7 @@ class TransactionManager:
     def _is_refused(self, request: TransactionalRequest) -> bool:
         """Return whether a request is no longer needed.
 
-        A look-up of a coordinator is not needed if no request to that coordinator is needed.
+        The look-up of a coordinator is needed only while a request to it is needed.
         """
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)

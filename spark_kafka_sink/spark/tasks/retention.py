@@ -25,9 +25,9 @@ _YOUNG_MS: Final = 60_000
 class ExpiredRows:
     """Counts the rows of a task that are older than their topic's retention.
 
-    topic, retention_ms: the topic of all rows and its retention; topic is None for a topic column.
-    look: returns the retention of topics that the topic column names. It is called once for each
-    topic. If a retention is None, the rows of the topic are not counted. clock: returns seconds
+    topic, retention_ms: the topic of all rows and its retention. topic is None if each row names
+    its topic in the topic column. Then `look` is called once for each topic, and returns its
+    retention. Rows of a topic whose retention is None are not counted. clock: returns seconds
     since 1970.
     """
 

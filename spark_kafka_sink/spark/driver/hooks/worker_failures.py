@@ -1,8 +1,8 @@
 """Explains in the user's process why a Python worker of Spark has failed.
 
-Spark's exception contains the traceback of its Python worker, and the sink's sentence is one line
-of many in it. The hooks of ``save()``, of ``start()`` and of queries repeat the sentence as the
-last line of Spark's exception.
+Spark's exception contains the whole traceback of its Python worker, in which the message of the
+sink is only one line. The hooks of ``save()``, of ``start()`` and of queries repeat this message as
+the last line of Spark's exception.
 
 In two cases, the hooks raise an exception of the sink instead, with Spark's exception as its cause.
 In the first, a worker's Python cannot run the sink, and the traceback shows neither the worker nor
