@@ -63,6 +63,7 @@ from spark_kafka_sink.commit_client.required_versions import check_versions, tra
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
+    NO_BROKER,
     ApiException,
     KafkaException,
     Option,
@@ -282,7 +283,7 @@ class CommitClient:
 
     def _no_broker(self, limit: Option | None) -> ApiException:
         trouble = self._client.last_errors()
-        return self._client.no_broker.error(
+        return NO_BROKER.error(
             limit=limit or Option("max.block.ms", self._config.max_block_ms),
             servers=Option("bootstrap.servers", self._config.bootstrap_servers),
             trouble=f" ({trouble})" if trouble else "",

@@ -276,7 +276,8 @@ class _Deadline:
         try:
             addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         except UnicodeError:  # for example because a label is empty or has over 63 characters
-            raise HttpException("its host name is not valid", is_refused=True) from None
+            said = "its host name, or that of the proxy set in the environment, is not valid"
+            raise HttpException(said, is_refused=True) from None
         self._until = time.monotonic() + self.limits.connect_s
         for number, (family, kind, protocol, _name, target) in enumerate(addresses):
             try:

@@ -120,10 +120,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: BatchTransaction | None,
     ) -> None:
-        """Use these sequences and this transaction from now on.
-
-        An argument is None if the producer has no sequences, or no transaction.
-        """
+        """Use these sequences and this transaction from now on, each None if there is none."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)

@@ -35,6 +35,7 @@ from spark_kafka_sink.schema_registry.schemas import (
     Schema,
     SchemaReference,
     context_of,
+    context_of_url,
     in_context_of,
 )
 
@@ -102,6 +103,11 @@ class SchemaRegistryClient:
         self._versions: dict[tuple[str, int], RegisteredSchema] = {}
         # Messages do not show these texts, even if a response of the registry has them.
         self._secrets: frozenset[str] = frozenset()
+
+    @property
+    def contexts(self) -> frozenset[str]:
+        """The contexts that the URLs name, empty for a URL without one."""
+        return frozenset(context_of_url(each.address) for each in self._urls)
 
     # -- calls ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ JSON: Final = "JSON"
 # orders-value of the context ".sales". The context "." is the default.
 _CONTEXT_PREFIX: Final = ":."
 _DEFAULT_CONTEXT: Final = "."
+_CONTEXT_OF_URL: Final = re.compile(r"/contexts/(?::|%3A)?(\.[^/:%]*)(?::|%3A)?/*$", re.IGNORECASE)
 
 
 def context_of(subject: str) -> str:
@@ -21,6 +23,15 @@ def context_of(subject: str) -> str:
         return ""
     context = subject[1:].partition(":")[0]
     return "" if context == _DEFAULT_CONTEXT else context
+
+
+def context_of_url(address: str) -> str:
+    """Return the context that a registry's base URL names, empty if it names none.
+
+    The subjects of such a URL, as ``https://registry/contexts/.sales``, are in that context.
+    """
+    named = _CONTEXT_OF_URL.search(address)
+    return "" if named is None or named[1] == _DEFAULT_CONTEXT else named[1]
 
 
 def in_context_of(subject: str, other: str) -> str:

@@ -176,7 +176,7 @@ def choose_schema(
         return _written(client, settings, column, subject, schema, schema_format)
     latest = client.latest(subject)
     if latest is not None:
-        _check_context(latest, subject, column)
+        _check_context(client, latest, subject, column)
         what = f"the latest version of subject {subject!r}"
         return _accepted(client, latest, what, subject, schema_format)
     if settings.use_latest:
@@ -217,7 +217,7 @@ def _written(
     """
     referenced = _referenced(client, schema, subject, schema_format)
     latest = client.latest(subject)
-    if latest is not None and _is_in_context(latest, subject):
+    if latest is not None and _is_in_context(client, latest, subject):
         _check_rules(latest, f"the latest version of subject {subject!r}")
         if _is_same(latest.schema, schema):
             return ChosenSchema(schema.text, latest.schema_id, referenced, guid=latest.guid)
@@ -229,7 +229,7 @@ def _written(
         of_file = f"the schema in the file of option {column}Schema"
         shown = of_file if schema_format.is_in_file else f"it, which is {schema.text}"
         raise _not_registered(subject, shown)
-    _check_context(found, subject, column)
+    _check_context(client, found, subject, column)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
@@ -298,13 +298,15 @@ def _referenced(
     )
 
 
-def _check_context(found: RegisteredSchema, subject: str, column: str) -> None:
+def _check_context(
+    client: SchemaRegistryClient, found: RegisteredSchema, subject: str, column: str
+) -> None:
     """Raise ConfigException if a schema was found in another context than that of its subject.
 
     If a subject names no context, and the default context lacks it, Confluent's registry searches
     all contexts. In the default context, the id that it returns may be that of another schema.
     """
-    if not _is_in_context(found, subject):
+    if not _is_in_context(client, found, subject):
         message = (
             f"the registry found no schema in subject {subject!r}, but one in {found.subject!r}, "
             f"which is another context: set {column}Subject to {found.subject!r}, or register a "
@@ -313,8 +315,14 @@ def _check_context(found: RegisteredSchema, subject: str, column: str) -> None:
         raise ConfigException(message)
 
 
-def _is_in_context(found: RegisteredSchema, subject: str) -> bool:
-    return context_of(found.subject) in ("", context_of(subject))
+def _is_in_context(client: SchemaRegistryClient, found: RegisteredSchema, subject: str) -> bool:
+    """Return whether a schema was found in the context of its subject.
+
+    A subject that names no context is in the context of the URL. A registry may return it without
+    its context.
+    """
+    context = context_of(subject)
+    return context_of(found.subject) in {"", *({context} if context else client.contexts)}
 
 
 def _is_same(one: Schema, other: Schema) -> bool:

@@ -23,6 +23,7 @@ from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ApiException,
+    AuthenticationException,
     ConfigException,
     KafkaException,
     TimeoutException,
@@ -191,7 +192,7 @@ def _check_replicas(log: TopicDescription, brokers: int) -> None:
 
 def _not_there(error: ApiException, log_topic: str, admin: KafkaAdmin) -> ApiException:
     """Return the exception for a commit log whose topic is missing and cannot be created."""
-    if isinstance(error, TimeoutException):
+    if isinstance(error, TimeoutException | AuthenticationException):
         return error
     message = (
         f"the commit log of exactlyOnce, option commitLogTopic={log_topic}: {error.message}; "

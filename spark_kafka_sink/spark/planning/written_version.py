@@ -42,6 +42,7 @@ def refuse_written_version(options: SinkOptions) -> None:
         message = (
             f"topic {options.topic} did not exist and was created now, but "
             f"{why_skipped(options, record)}: the topic was deleted with these rows. To write them "
-            "again, use a new txnVersion. If the topic may stay empty, run the job again"
+            "again, use a new txnVersion, or for write_batch a new txnAppId. If the topic may stay "
+            "empty, run the job again"
         )
         raise ConfigException(message)

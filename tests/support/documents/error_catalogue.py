@@ -1345,8 +1345,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "created it again."
             ),
             (
-                "To write the rows again, use a new `txnVersion`. If you run the job again with "
-                "the same version, it is skipped, and the topic stays empty."
+                "To write the rows again, use a new `txnVersion`, or for `write_batch` a new "
+                "`txnAppId`. If you run the job again with the same version, it is skipped, and "
+                "the topic stays empty."
             ),
             places=("spark/planning/written_version.py:refuse_written_version",),
             tests=(

@@ -440,6 +440,31 @@ def test_a_schema_that_the_registry_finds_in_another_context_is_refused(
         assert server.asked()[-1] == f"POST /subjects/t-{column}/versions"
 
 
+@pytest.mark.parametrize(
+    "path", ["/contexts/.sales", "/contexts/:.sales:/", "/contexts/%3A.sales%3A"]
+)
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_url_may_name_the_context_of_its_subjects(
+    path: str,
+    is_given: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+) -> None:
+    answer = {"subject": ":.sales:t-value", "version": 1, "id": 7, "schema": DERIVED}
+    server.fault = lambda _: Reply(200, answer)
+    options = {"schema_registry_url": server.url + path}
+    if is_given:
+        options |= {"valueSchema": DERIVED, "auto_register_schemas": "false"}
+    (found,) = asked(server, rows(), options).encodings
+    assert found.prefix == schema_id_prefix(7)
+    # The rules of that version count.
+    answer["ruleSet"] = {"domainRules": [{"name": "encrypt"}]}
+    with pytest.raises(DataException, match="has a ruleSet"):
+        asked(server, rows(), options)
+    answer["subject"] = ":.stock:t-value"
+    with pytest.raises(ConfigException, match="which is another context"):
+        asked(server, rows(), options | {"auto_register_schemas": "false"})
+
+
 ID = {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
 ID_TYPE = T.StructType().add("n", T.IntegerType())
 USES_ID = json.dumps(

@@ -133,6 +133,6 @@ def test_a_written_version_of_a_topic_that_was_deleted_is_not_skipped_in_silence
     assert str(refused.value) == (
         "topic t did not exist and was created now, but version 7 of txnAppId 'flights' was "
         "written at 1970-01-01T00:00:00.001+00:00, with 5 rows: the topic was deleted with these "
-        "rows. To write them again, use a new txnVersion. If the topic may stay empty, run the job "
-        "again"
+        "rows. To write them again, use a new txnVersion, or for write_batch a new txnAppId. If "
+        "the topic may stay empty, run the job again"
     )
