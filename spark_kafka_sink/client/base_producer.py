@@ -293,11 +293,10 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and callbacks have run.
 
         timeout: seconds; None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, raise the first delivery error that occurred
-        since a call last raised one. Later delivery errors up to now are discarded. Only errors of
-        rows that were passed to `append` without `on_failure` count. If there is no delivery error,
-        but the producer has failed, raise the producer's error. It is no error if another thread
-        closes the producer during the wait.
+        if the timeout passes first. After the wait, raise the first delivery error that no call has
+        raised yet, and discard the others. Only errors of rows that were passed to `append` without
+        `on_failure` count. If there is no delivery error, but the producer has failed, raise the
+        producer's error. It is not an error if another thread closes the producer during the wait.
         """
         check_timeout(timeout)
         self._caller.before_flush()

@@ -157,7 +157,7 @@ class AckCheck(Enum):
     """The meaning of the response to a batch."""
 
     TAKEN = "the broker has appended it"
-    READ_BACK = "compare what the log holds at its offset with what was sent"
+    READ_BACK = "compare the record at its offset in the log with the record that was sent"
 
 
 class Acknowledged(NamedTuple):

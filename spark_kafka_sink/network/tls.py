@@ -272,8 +272,8 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
         elif key.is_encrypted:
             why = (
                 f"{Option('ssl.key.password')} does not decrypt the key, or the key is encrypted "
-                f"with RC4 or DES, which this OpenSSL does not support ({why}). In that case, "
-                "encrypt it again with: "
+                f"with RC4 or DES, which this OpenSSL does not support ({why}). A key with RC4 or "
+                "DES can be encrypted again with: "
                 "openssl pkcs8 -topk8 -v2 aes256 -provider legacy -provider default"
             )
     else:

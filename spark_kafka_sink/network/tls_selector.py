@@ -73,7 +73,7 @@ class TlsSelector(Selector):
             self._tls[channel_id] = _Tls(layer)
 
     def close(self, channel_id: int) -> None:
-        """Close a channel without an event. Send close_notify if the socket accepts it at once."""
+        """Close a channel, and return no event for it. Send close_notify if that need not wait."""
         channel, tls = self._channels.get(channel_id), self._tls.pop(channel_id, None)
         # After an incomplete record, the broker would read close_notify as a part of that record.
         if channel is not None and tls is not None and not tls.encrypted:

@@ -420,7 +420,7 @@ class _Datums:
         return digits
 
     def _matrix(self, rows: UInt8s, live: Mask) -> None:
-        """Add the same number of bytes to each row. rows: uint8 of shape (rows, bytes)."""
+        """Append to row i the bytes of `rows[i]`. rows: uint8, shape (rows, bytes of each)."""
         count, size = rows.shape
         offsets = np.arange(0, count * size + 1, size) if size else np.zeros(count + 1, np.int64)
         column = BinaryColumn(np.ascontiguousarray(rows).reshape(-1), offsets, None)

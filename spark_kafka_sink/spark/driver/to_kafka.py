@@ -113,7 +113,9 @@ def _check_key_format(key_format: str | None, *, has_key: bool) -> None:
         message = f"to_kafka: key_format is {key_format!r}: expected {AVRO!r} or {JSON_SR!r}"
         raise DataException(message)
     if not has_key:
-        raise DataException("to_kafka: key_format has no effect without key: set key, or remove it")
+        raise DataException(
+            "to_kafka: key_format has no effect without key: remove key_format, or set key"
+        )
 
 
 def _key(kind: DataType, key_format: str) -> Column:

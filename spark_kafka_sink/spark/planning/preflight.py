@@ -282,12 +282,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 
 
 def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
-    """Return the topics for which atomic_layout partitioned the rows; empty if it was not called.
+    """Return the topics for which atomic_layout partitioned the rows, if it was called.
 
     In mode `single`, create missing topics or wait for them, because the driver's transaction
-    contains the partitions of all topics. Otherwise, the result does not contain missing topics,
-    because perhaps no row goes to them. A task with rows for a missing topic creates it or waits
-    for it.
+    contains the partitions of all topics. In other modes, the result lacks missing topics, because
+    there may be no rows for them. A task with rows for a missing topic creates it or waits for it.
     """
     names = list(options.laid_out)
     selected = options.exactly_once

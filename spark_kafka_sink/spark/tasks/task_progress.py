@@ -109,15 +109,16 @@ def name_of(context: TaskContext | None) -> str:
     return name if batch is None else f"{name} of {batch}"
 
 
-# Held while a line is printed. If the print waits for a full pipe, the lines of other threads are
-# dropped. Otherwise, each task would add a waiting thread to the process.
+# Held while a line is printed. While the print waits because the pipe is full, the lines of other
+# threads are dropped. Otherwise, each task would add a waiting thread to the process.
 _printing: Final = threading.Lock()
 
 
 def print_line(line: str) -> None:
-    """Print a line on stderr, or log it if Spark collects the logs of workers.
+    """Print a line on the stderr of the process, or log it if Spark collects the logs of workers.
 
-    sys.stderr is not used, because its lock would be held while the print waits for a full pipe.
+    The line is not printed by sys.stderr: if the pipe is full, the print waits, and would hold the
+    lock of sys.stderr.
     """
     if not _printing.acquire(blocking=False):
         return

@@ -82,7 +82,7 @@ class TaskWaits:
 
     @property
     def awaited(self) -> dict[str, str]:
-        """What the task waits for now, as in `DeliveryProgress`. Any thread may read this."""
+        """What the task is waiting for, as in `DeliveryProgress`. Any thread may read this."""
         if (wait := self._wait) is None:
             return {}
         what, client = wait
@@ -281,8 +281,8 @@ class TaskRows:
         row = self._first_row_for(name, batch)
         if row >= 0:
             message = (
-                f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
-                "set deadLetterTopic to a topic that no other row goes to"
+                f"the topic column has {name}, which is deadLetterTopic: set deadLetterTopic to a "
+                "topic that the topic column does not have"
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)

@@ -1,12 +1,12 @@
 """Hooks into Spark's classes of streaming queries, which `register` installs.
 
-If a query fails because of the sink, the hooks add the sink's sentence to the exception that the
-program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
+If a query fails because of the sink, the hooks add the message of the sink to the exception that
+the program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
 queries. These include queries with `foreachBatch`, and queries that ``spark.streams.get()``
 returns.
 
 `remember_stream` records the queries that write to the sink. The exception of such a query is added
-to the last report of the query. The exception is explained even if it does not name the sink, for
+to the last report of the query. Its exception gets a message even if it does not name the sink, for
 example if a worker runs a different version of Python than the driver. The exception of any other
 query is changed only if it names the sink.
 """

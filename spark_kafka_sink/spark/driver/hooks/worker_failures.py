@@ -65,7 +65,7 @@ _ON_DRIVER: Final = "on the driver's machine"
 
 @contextmanager
 def explained(session: Any) -> Iterator[None]:
-    """Context manager: add the sink's sentence to Spark's exception about a failed worker.
+    """Context manager: add the message of the sink to Spark's exception about a worker.
 
     If the worker's Python cannot run the sink, raise KafkaException instead. If a worker raised
     TornCommitException, raise it again here. session: the session of the write, None if it is not
@@ -129,7 +129,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def with_sentence(method: Any) -> Any:
-    """Return a method that adds the sink's sentence to the exception that `method` returns."""
+    """Return a method that adds the sink's message to the exception that `method` returns."""
 
     @functools.wraps(method)
     def exception(*args: Any) -> Any:

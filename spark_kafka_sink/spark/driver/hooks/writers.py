@@ -275,13 +275,13 @@ def _enter_thread(session: Any) -> None:
 class SparkWriter(NamedTuple):
     """One class of Spark's writers, and the method that starts its write.
 
-    module: imported only when its writer is hooked, because the modules of Spark Connect need grpc.
-    method, parameters: the method that starts the write, and its parameters besides options. notes:
-    the calls to record, None for Spark Connect. write: returns the settings of a writer. checks:
-    raise ConfigException for invalid settings. schema: returns the schema of the rows. look: checks
-    that rows with a schema can be written. For Spark Connect, `look` checks only options and
-    columns: the client may not be able to reach the cluster or the server's files. set_mode: sets
-    the save mode of a writer, None for streams.
+    module: imported only to hook its writer, because the modules of Spark Connect need grpc.
+    method, parameters: the method that starts a write, and its parameters except options.
+    notes: the calls to record, None for Spark Connect. write: returns the settings of a writer.
+    checks: functions that raise ConfigException for invalid settings. schema: returns the schema of
+    the rows. look: checks whether rows with a schema can be written. For Spark Connect, only their
+    options and columns: the client may not reach the cluster or the server's files.
+    set_mode: sets the save mode of a writer, None for streams.
     """
 
     module: str
