@@ -290,7 +290,9 @@ class Walk:
 
     def _walk_raising(self, method: str, column: str) -> None:
         words = []
-        for kind in RAISED:
+        # What a producer's user code raises has no way into a reader or an admin.
+        kinds = RAISED if "Producer." in method else RAISED[-1:]
+        for kind in kinds:
             if column == "OF":
                 self._cluster.answer_next(PRODUCE, [INVALID_RECORD])
             self._walk(method, column, after_raising, column, kind)
