@@ -210,11 +210,11 @@ class KafkaProducer(BaseProducer):
     ) -> None:
         """Commit offsets of a consumer group as part of the transaction (KIP-447).
 
-        offsets: the offset of the next record to read in each partition. Raise
-        CommitFailedException if the group has assigned the partitions to another member; the
-        transaction can then only be aborted. Raise IllegalArgumentException for invalid offsets or
-        an invalid group, and DataException for an invalid topic name. IllegalArgumentException and
-        DataException are raised before anything is sent, and the transaction continues.
+        offsets: the offset of the next record to read in each partition; without any, nothing is
+        sent. Raise CommitFailedException if the group has assigned the partitions to another
+        member; the transaction can then only be aborted. Raise IllegalArgumentException for invalid
+        offsets or an invalid group, and DataException for an invalid topic name. These two are
+        raised before anything is sent, and the transaction continues.
         """
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 

@@ -208,6 +208,8 @@ def _check(machine: Single, at: Received) -> Failure | None:
     if isinstance(at.ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
         partition = at.ask.partition
         if at.is_missing:
+            if partition not in covered:
+                return None
             sentence = f"{partition} was deleted after rows were written to it"
             return Failure(FailureKind.LOST, sentence, reply.error)
         if at.found is Verdict.DONE:

@@ -115,11 +115,7 @@ class BatchCompletion:
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
-    def follow(
-        self,
-        sequences: Sequences | None,
-        transactions: BatchTransaction | None,
-    ) -> None:
+    def follow(self, sequences: Sequences | None, transactions: BatchTransaction | None) -> None:
         """Use these sequences and this transaction from now on, each None if there is none."""
         self._sequences = sequences
         self._transactions = transactions
@@ -221,7 +217,8 @@ class BatchCompletion:
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
-        if batch.attempts >= self._retries or self._has_run_out(batch, now):
+        is_last = batch.attempts >= self._retries and not self._is_concurrent(batch, code)
+        if is_last or self._has_run_out(batch, now):
             return Decision.GIVE_UP
         is_in_doubt = batch.is_in_doubt and is_not_written(code, answer)
         if is_in_doubt or self._is_overtaken(batch, code):
@@ -237,9 +234,13 @@ class BatchCompletion:
 
     def _is_overtaken(self, batch: ProducerBatch, code: int) -> bool:
         """Return whether a broker cannot accept a batch any more, because it has a later one."""
-        is_out_of_order = code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
-        sequences = self._sequences
-        return is_out_of_order and sequences is not None and sequences.is_overtaken(batch)
+        sequences = self._sequences if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER else None
+        return sequences is not None and sequences.is_overtaken(batch)
+
+    def _is_concurrent(self, batch: ProducerBatch, code: int) -> bool:
+        """Return whether a broker was busy with another producer's batch. This is no retry."""
+        transactions = self._transactions
+        return transactions is not None and transactions.is_concurrent(code, batch.attempts)
 
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
         return now >= batch.created_at + self._delivery_timeout_s
@@ -259,10 +260,7 @@ class BatchCompletion:
     ) -> None:
         # If the metadata already contains a newer leader, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
-        transactions = self._transactions
-        is_concurrent = transactions is not None and transactions.is_concurrent(
-            code, batch.attempts
-        )
+        is_concurrent = self._is_concurrent(batch, code)
         if is_concurrent:
             wait = self._random.uniform(*_CONCURRENT_WAIT_S)
         else:

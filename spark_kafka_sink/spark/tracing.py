@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,6 +52,8 @@ _PACKAGES: Final = {
     for protocol in ("http", "grpc")
 }
 _FLUSH_MS: Final = 10_000
+# Held while a span gets the ids of its job, because threads share the tracer of a scope.
+_choosing_ids: Final = threading.Lock()
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -123,10 +126,11 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
 
     provider = _provider()
     tracer = provider.get_tracer(_JOB_SCOPE)
-    tracer.id_generator = _ChosenIds(job.traceparent)  # the attribute of the SDK
-    span = tracer.start_span(
-        _JOB, _below(job.parent), kind=SpanKind.PRODUCER, start_time=job.started_ns
-    )
+    with _choosing_ids:
+        tracer.id_generator = _ChosenIds(job.traceparent)  # the attribute of the SDK
+        span = tracer.start_span(
+            _JOB, _below(job.parent), kind=SpanKind.PRODUCER, start_time=job.started_ns
+        )
     found = {
         "messaging.system": "kafka",
         **_destination({partition.topic for partition in report.partitions}, job),

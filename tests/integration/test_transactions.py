@@ -201,6 +201,10 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     producer.send_offsets_to_transaction({read: OffsetAndMetadata(9)}, ConsumerGroupMetadata(group))
     producer.abort_transaction()
     assert committed_offset(cluster, group, read) == 7
+    # A consumer may have read nothing.
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({}, ConsumerGroupMetadata(group))
+    producer.commit_transaction()
     producer.begin_transaction()
     with pytest.raises(KafkaException, match=r"ILLEGAL_GENERATION|UNKNOWN_MEMBER_ID"):
         producer.send_offsets_to_transaction(

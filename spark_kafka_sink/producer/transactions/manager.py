@@ -199,9 +199,15 @@ class TransactionManager:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> TransactionalResult:
-        """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
+        """Commit a consumer group's offsets as part of the transaction (KIP-447).
+
+        Without offsets, do nothing: a broker would not begin the transaction for none.
+        """
         result = TransactionalResult("send_offsets_to_transaction")
         self.check_in_transaction(result.operation)
+        if not offsets:
+            result.finish()
+            return result
         producer = self._producer_id.current
         if self._producer_id.is_v2:
             self._partitions.begin()

@@ -127,8 +127,9 @@ def only_save(
                 "use setJobDescription instead"
             )
             raise ConfigException(message)
-    app_id, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
-    cluster = given.get("kafka.bootstrap.servers", "")
+    app_id, topic = selected.app_id or query_id, given.get("topic", "").strip() or ANY_TOPIC
+    servers = given.get("kafka.bootstrap.servers", "").split(",")
+    cluster = ",".join(sorted(each.strip() for each in servers if each.strip()))
     owner = (cluster, selected.log_topic, selected.id_prefix, app_id, topic)
     save = _Save(query_id, run_id, batch_id)
     failed = save._replace(has_failed=True)

@@ -90,10 +90,11 @@ def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
         token = admin.create_delegation_token()
     now_ms = _now_ms()
     life = TokenLife.created(token, now_ms)
+    kept = JobToken.keep(config, life.token)
     if options.write_id is not None:
         shared = _SharedToken(life, now_ms - token.issue_timestamp_ms)
         _note_job(config, options.write_id, shared.note)
-    return _with_token(options, life.token), JobToken.keep(config, life.token)
+    return _with_token(options, life.token), kept
 
 
 def _with_token(options: SinkOptions, token: DelegationToken) -> SinkOptions:

@@ -120,14 +120,17 @@ class Notes(msgspec.Struct):
         self.jobs = _only(self.jobs, lambda each: now_ms < each.expires_ms)
 
     def write(self, file: FileIO | None) -> None:
-        """Replace the content of the file."""
+        """Replace the content of the file. If that fails, keep the content that it had."""
         if file is None:
             return
+        size = os.fstat(file.fileno()).st_size
+        before = os.pread(file.fileno(), size, 0)
         try:
-            file.seek(0)
-            file.truncate()
-            file.write(msgspec.json.encode(self))
+            _overwrite(file, msgspec.json.encode(self))
         except OSError as error:
+            # This needs no more space than the file had.
+            with suppress(OSError):
+                _overwrite(file, before)
             _warn_of_file(error)
 
     def _name(self, owner: Owner) -> str:
@@ -141,6 +144,14 @@ def _only(table: dict[str, list[Note]], is_kept: Callable[[Note], bool]) -> dict
     """Return the entries that `is_kept` accepts. Remove names without such entries."""
     kept = {name: [*filter(is_kept, notes)] for name, notes in table.items()}
     return {name: notes for name, notes in kept.items() if notes}
+
+
+def _overwrite(file: FileIO, content: bytes) -> None:
+    file.seek(0)
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+    file.truncate(len(content))
 
 
 @contextmanager
@@ -167,6 +178,10 @@ def locked_file(config: ProducerConfig) -> Iterator[FileIO | None]:
                     )
                     raise TimeoutException(message) from None
                 time.sleep(_PAUSE_S)
+            except OSError as error:  # for example, the file system has no locks
+                _warn_of_file(error)
+                yield None
+                return
             else:
                 break
         yield file

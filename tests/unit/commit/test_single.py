@@ -249,6 +249,12 @@ def test_what_is_not_as_it_should_be_is_aborted_and_said(name: str) -> None:
     assert "commit" not in kinds(asked)
 
 
+def test_a_deleted_partition_that_no_task_wrote_to_does_not_stop_the_commit() -> None:
+    gone = ProducersDescribed(error=codes.UNKNOWN_TOPIC_OR_PARTITION)
+    outcome, _ = commit({DescribeProducers: [HELD, gone]}, level=1)
+    assert outcome == Committed(RECORD)
+
+
 def test_rows_in_a_transaction_that_has_ended_are_not_committed() -> None:
     outcome, asked = commit({DescribeTransaction: [Described(COMPLETE_COMMIT, PRODUCER)]})
     assert outcome.kind is FailureKind.TIMED_OUT

@@ -164,7 +164,7 @@ def test_a_batch_that_was_sent_once_is_not_kept_and_is_in_no_log() -> None:
 
 def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_numbers() -> None:
     transaction = joined()
-    producer = joining(transaction, [1], retry_backoff=50.0)
+    producer = joining(transaction, [1], retry_backoff=50.0, retries=1)
     producer.append(0, [*FULL, *FULL])
     (request,) = producer.poll()
     for _ in range(7):

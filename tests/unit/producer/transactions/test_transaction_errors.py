@@ -346,6 +346,15 @@ def test_a_partition_that_the_answer_leaves_out_ends_the_transaction(
     assert transactions.coordinator.ended == ended
 
 
+@EVERY_VERSION
+def test_no_offsets_are_not_sent_and_do_not_begin_the_transaction(version: int) -> None:
+    transactions = PureTransactions(version).begun()
+    result = transactions.manager.send_offsets({}, GROUP)
+    assert (result.is_done, result.error) == (True, None)
+    assert transactions.finish(transactions.manager.begin_commit()) == []
+    assert transactions.state is S.READY
+
+
 def test_offsets_that_the_answer_leaves_out_are_not_taken_for_committed() -> None:
     transactions = PureTransactions(2).begun()
     result = transactions.manager.send_offsets(OFFSETS, GROUP)

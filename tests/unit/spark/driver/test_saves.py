@@ -69,6 +69,24 @@ def test_a_second_save_of_a_micro_batch_is_refused(query: MicroBatch | None) -> 
         save(9, query, without="topic")
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("topic", "t", " t "),
+        ("topic", "", " "),
+        ("kafka.bootstrap.servers", "k1:9092,k2:9092", "k2:9092, k1:9092,"),
+    ],
+)
+def test_a_second_save_is_known_however_its_options_are_written(
+    name: str, first: str, second: str
+) -> None:
+    with only_save(GIVEN | {name: first}, 7, None):
+        pass
+    said = "two saves of one micro-batch need different topics"
+    with pytest.raises(ConfigException, match=said), only_save(GIVEN | {name: second}, 7, None):
+        pass
+
+
 def test_the_message_says_what_to_do_where_the_query_is_not_known() -> None:
     save()
     with pytest.raises(ConfigException, match=r"or in a pyspark\.InheritableThread"):

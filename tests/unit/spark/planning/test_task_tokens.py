@@ -6,7 +6,9 @@ The brokers are those of the test. Time passes only where a test says so.
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
+import io
 import json
 import os
 import pickle
@@ -562,6 +564,42 @@ def test_a_file_that_cannot_be_written_fails_no_micro_batch(
     _warn.cache_clear()
     assert shared() == shared()
     assert "cannot be written on the driver" in caplog.text
+
+
+def test_a_disk_that_is_full_for_a_moment_takes_no_token_from_the_file(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shared()
+    assert len(token_file.unlocked_notes().tokens) == 1
+
+    class FullDisk(io.FileIO):
+        is_full = True
+
+        def write(self, data: Any) -> int:  # noqa: ANN401 - as FileIO takes it
+            if FullDisk.is_full:
+                FullDisk.is_full = False
+                super().write(bytes(data)[:10])
+                raise OSError(errno.ENOSPC, "no space")
+            return super().write(data)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fdopen", lambda descriptor, *_, **__: FullDisk(descriptor, "r+"))
+        task_tokens._note_job(options().producer, "a job", None)
+    assert not FullDisk.is_full
+    assert len(token_file.unlocked_notes().tokens) == 1
+    assert shared() == first
+
+
+def test_a_file_system_without_locks_fails_no_write(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    _warn.cache_clear()
+    assert shared() == shared()
+    assert "No locks available" in caplog.text
 
 
 @pytest.mark.parametrize("is_expired", [False, True])
