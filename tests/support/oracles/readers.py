@@ -216,10 +216,7 @@ def _read_topics(
             (topic, partition) for topic in topics for partition in known.topics[topic].partitions
         }
         for each in open_partitions:
-            first, _ = consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(*each), _IDLE_S
-            )
-            _check_first_offset(*each, first)
+            _check_first_offset(*each, _first_offset(consumer, *each))
         beginning = confluent_kafka.OFFSET_BEGINNING
         consumer.assign(
             [confluent_kafka.TopicPartition(*each, beginning) for each in sorted(open_partitions)]
@@ -247,6 +244,20 @@ def _read_topics(
         return records
     finally:
         consumer.close()
+
+
+def _first_offset(consumer: confluent_kafka.Consumer, topic: str, partition: int) -> int:
+    """Return the first offset of a partition. The client asks once, even while a leader changes."""
+    of = confluent_kafka.TopicPartition(topic, partition)
+    deadline = time.monotonic() + _IDLE_S
+    while True:
+        try:
+            first: int = consumer.get_watermark_offsets(of, _IDLE_S)[0]
+        except confluent_kafka.KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return first
 
 
 def _check_first_offset(topic: str, partition: int, first: int) -> None:
