@@ -31,7 +31,7 @@ def context_of_url(address: str) -> str:
     The subjects of such a URL, as ``https://registry/contexts/.sales``, are in that context.
     """
     named = _CONTEXT_OF_URL.search(address)
-    return "" if named is None or named[1] == _DEFAULT_CONTEXT else named[1]
+    return "" if named is None else context_of(f":{named[1]}:")
 
 
 def in_context_of(subject: str, other: str) -> str:
