@@ -26,8 +26,6 @@ from support.documents import pages
 from support.programs.matrix import ROOT, find_python
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-# The Spark of `make test`. Spark 4.1 and older do not support Python 3.14.
-_SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
 # The exact versions of hatchling and of what it needs. Both builds would otherwise take the newest
 # versions, and a build on a different day would give different archives.
@@ -94,6 +92,7 @@ def _install(folder: Path, python: Path, *what: str) -> Path:
 def try_python(python: Path, dist: Path, bootstrap: str, folder: Path) -> str:
     """Install the sdist and the wheel into environments of their own; run a job with the wheel.
 
+    The job runs on the newest Spark that pip finds for this Python, as a user's first job does.
     Return the entry for the table. Raise DistError if one of them does not work.
     """
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
@@ -101,7 +100,7 @@ def try_python(python: Path, dist: Path, bootstrap: str, folder: Path) -> str:
     version = _run(_install(folder / "sdist", python, str(sdist)), "-P", "-c", show).strip()
     if version != wheel.name.split("-")[1]:
         raise DistError(f"the sdist installs version {version}, expected that of {wheel.name}")
-    own = _install(folder / "wheel", python, f"{wheel}[spark]", _SPARK, "confluent-kafka>=2.11")
+    own = _install(folder / "wheel", python, f"{wheel}[spark]", "confluent-kafka>=2.11")
     program = folder / "quickstart.py"
     program.write_text(pages.python_blocks(pages.README.read_text())[0].replace(_BROKER, bootstrap))
     printed = _run(own, "-P", program, PYSPARK_PYTHON="", PYTHONPATH="")
