@@ -34,8 +34,8 @@ class KeptSchema:
     """A schema that was chosen for a column.
 
     at: when the registry was queried, in seconds since 1970. write_id: the id of the write that the
-    schema was chosen for, an empty string for a micro-batch. problem: the class of the exception
-    because of which no newer schema was chosen, an empty string if there was none.
+    schema was chosen for, an empty string for a micro-batch. problem: identifies the reason why no
+    newer schema was chosen, an empty string if there was none.
     """
 
     chosen: ChosenSchema

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
-from spark_kafka_sink.logs import warn_once, warnings_disabled
+from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
 from spark_kafka_sink.serde.wire_format import schema_id_header
@@ -216,13 +216,14 @@ class _Connection:
 
     def _kept_on(self, asked: RegistryQuestion, kept: KeptSchema, error: Exception) -> ChosenSchema:
         """Keep an earlier schema, and return it. Warn that it is still used because of `error`."""
-        problem = type(error).__name__
+        problem = _problem(error)
         if problem != kept.problem:
             message = (
                 f"column {asked.column} is still written with the schema that has id "
                 f"{kept.chosen.schema_id}, because no newer one can be used: {error}"
             )
-            warn_once(logger, message, f"{asked.digest} {problem}")
+            # Not warn_once: after a recovery, the same problem is another warning.
+            logger.warning("%s", message)
         self._keep(asked, kept.chosen, problem)
         return kept.chosen
 
@@ -236,3 +237,11 @@ def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
     except (ConfigException, DataException):
         return False
     return True
+
+
+def _problem(error: Exception) -> str:
+    """Return a text that identifies the reason of an error (`KeptSchema.problem`)."""
+    if isinstance(error, RestClientException):
+        # Its message varies while the reason stays the same, for example in the number of attempts.
+        return f"{type(error).__name__}: {error.status} {error.error_code}"
+    return f"{type(error).__name__}: {error}"

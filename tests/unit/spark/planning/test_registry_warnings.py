@@ -204,19 +204,54 @@ def test_a_schema_that_write_batch_still_uses_is_told_once(
     assert warnings(new_process()) == (0, 0)
 
 
-def test_a_new_planning_process_of_a_stream_warns_only_if_the_problem_is_new(
-    server: RegistryServer, clock: SimpleNamespace, new_process: Callable[[], Process]
-) -> None:
+@pytest.fixture(params=["one process", "new processes"])
+def planned(
+    request: pytest.FixtureRequest,
+    server: RegistryServer,
+    clock: SimpleNamespace,
+    new_process: Callable[[], Process],
+) -> Callable[[], list[str]]:
+    """Plans a micro-batch of a stream. Returns the warnings that a schema is still used."""
     options = options_of(server, latest_cache_ttl_sec="60") | written(1)
+    new_process().run(check_stream, options)
+    only = new_process()
 
-    def warnings() -> int:
-        """Plan a micro-batch in a new process. Return how many of the warnings it logs."""
+    def plan() -> list[str]:
         clock.now += 60
-        return sum(STILL_WRITTEN in each for each in new_process().run(plan_stream, options))
+        process = only if request.param == "one process" else new_process()
+        return [each for each in process.run(plan_stream, options) if STILL_WRITTEN in each]
 
-    assert not any(STILL_WRITTEN in each for each in new_process().run(check_stream, options))
+    return plan
+
+
+def test_the_planning_of_a_stream_warns_only_if_the_problem_is_new(
+    server: RegistryServer, planned: Callable[[], list[str]]
+) -> None:
+    assert planned() == []
     for _ in range(2):
         server.fault = lambda call: error(401, 401, "Unauthorized")
-        assert [warnings() for _ in range(3)] == [1, 0, 0]
+        assert [len(planned()) for _ in range(3)] == [1, 0, 0]
         server.fault = lambda call: None
-        assert warnings() == 0
+        assert planned() == []
+
+
+def test_another_version_that_does_not_fit_is_another_problem(
+    server: RegistryServer, planned: Callable[[], list[str]]
+) -> None:
+    assert planned() == []
+    for name in ("x", "y"):
+        fields = [{"name": each, "type": "long"} for each in ("id", name)]
+        server.add("t-value", {"type": "record", "name": "V", "fields": fields})
+        (warning,) = planned()
+        assert f"value.{name}" in warning
+        assert planned() == []
+
+
+def test_an_error_of_the_registry_in_other_words_is_no_new_problem(
+    server: RegistryServer, planned: Callable[[], list[str]]
+) -> None:
+    for number, count in enumerate([1, 0, 0]):
+        server.faults = [error(401, 401, f"Unauthorized: request {number}")]
+        assert len(planned()) == count
+    server.fault = lambda call: error(403, 403, "Forbidden")
+    assert [len(planned()) for _ in range(2)] == [1, 0]
