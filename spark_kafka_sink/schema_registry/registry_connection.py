@@ -99,9 +99,9 @@ class _Connection:
         self._values = OptionValues(config)
         self._given = {name: secret.value for name, secret in settings.connection}
         self._users: dict[str, str] = {}
-        listed = _BETWEEN_URLS.split(self._given[URL_OPTION])
-        self._given_urls = [each.strip() for each in listed if each.strip()]
-        self._urls = [self._url(each) for each in self._given_urls]
+        listed = self._listed_urls()
+        self._given_urls = [given for given, _ in listed]
+        self._urls = [self._url(*each) for each in listed]
         self._tls_options = {
             name: value
             for name, value in self._given.items()
@@ -127,8 +127,22 @@ class _Connection:
         """Return the value of an option, or None if it is unset or empty."""
         return self._values.text(name, self._given.get(name)) or None
 
-    def _url(self, given: str) -> RegistryUrl:
-        text = self._values.resolved(URL_OPTION, given)
+    def _listed_urls(self) -> list[tuple[str, str]]:
+        """Return each URL as the option gives it, and with its references resolved.
+
+        As in Java, the value of a reference may be a list of URLs. Each of them is given as the
+        same reference.
+        """
+        found: list[tuple[str, str]] = []
+        for given in _split(self._given[URL_OPTION]):
+            text = self._values.resolved(URL_OPTION, given)
+            several = _split(text) if self._values.is_reference(given) else []
+            # If the value has no URL in it, `_url` raises.
+            found += [(given, each) for each in several or [text]]
+        return found
+
+    def _url(self, given: str, text: str) -> RegistryUrl:
+        """Return a URL of the option. Raise ConfigException if it is invalid."""
         if not _is_registry_url(text):
             message = (
                 f"option {URL_OPTION} is {self._shown_invalid(given)!r}: expected "
@@ -413,6 +427,10 @@ class _Connection:
             ).value
 
         return fetch
+
+
+def _split(urls: str) -> list[str]:
+    return [each.strip() for each in _BETWEEN_URLS.split(urls) if each.strip()]
 
 
 def _is_registry_url(text: str) -> bool:

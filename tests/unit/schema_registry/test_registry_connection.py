@@ -124,6 +124,47 @@ def test_a_password_may_contain_commas(
         assert authorization(server, client_of(urls)) == basic("user", "s3,cret,")
 
 
+def test_a_variable_may_have_several_urls(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_url = server.url.replace("//", "//user:s3,cret@")
+    with registry_server() as away:
+        pass
+    for urls in (f"{of_url},", f"{away.url} , {of_url}\n"):
+        monkeypatch.setenv("URLS", urls)
+        for given in ("${env:URLS}", f"{away.url},${{env:URLS}}"):
+            assert authorization(server, client_of(given)) == basic("user", "s3,cret")
+
+
+def test_no_message_shows_a_url_of_a_variable_that_has_several(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.fault = lambda call: Reply(503, {}, {"Retry-After": "0"})
+    monkeypatch.setenv("URLS", f"{server.url},{server.url}/second")
+    with pytest.raises(RestClientException) as caught:
+        client_of("${env:URLS}").latest("t")
+    assert "${env:URLS}: it answered 503" in str(caught.value)
+    assert server.url not in str(caught.value)
+    for urls in ("https://u:s3cret@h,x", "https://h,https://u:s3cret", ",", ""):
+        monkeypatch.setenv("URLS", urls)
+        for given in ("${env:URLS}", "https://h, ${env:URLS}"):
+            said = refusal(given)
+            assert "option schema.registry.url is '${env:URLS}': expected https://host:po" in said
+
+
+def test_the_urls_of_a_variable_are_checked_for_encryption(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("URLS", f"https://h,{REMOTE}")
+    monkeypatch.setenv("SECRET", "u:s3cret")
+    said = refusal("${env:URLS}", basic_auth_user_info="${env:SECRET}")
+    assert "option basic.auth.user.info cannot be used with ${env:URLS}: the value would" in said
+    _warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        client_of("${env:URLS}", basic_auth_user_info="u:s3cret")
+    assert "schema.registry.url is http: the credentials travel unencrypted" in caplog.text
+
+
 def test_errors_show_variables_of_a_url_but_no_password(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
