@@ -16,6 +16,7 @@ from support.pure.pure_producer import (
 )
 from support.pure.transaction_answers import COORDINATOR, TransactionCoordinator
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (
     ApiException,
@@ -26,6 +27,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
@@ -241,6 +243,46 @@ def test_partitions_that_cannot_be_added_end_it() -> None:
     transaction.answered(again, coordinator.answer(again, 90), COORDINATOR, 0.0)
     assert isinstance(transaction.fatal_error, ProducerFencedException)
     assert transaction.due(100.0, has_incomplete=True) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "resource"),
+    [
+        (Call.FIND_COORDINATOR, 53, "--transactional-id app/0.0"),
+        (Call.ADD_PARTITIONS_TO_TXN, 53, "--transactional-id app/0.0"),
+        (Call.ADD_PARTITIONS_TO_TXN, 29, "--topic t"),
+    ],
+)
+def test_the_command_that_allows_partitions_names_what_the_broker_denied(
+    call: Call, code: int, resource: str
+) -> None:
+    transaction = joined(1, adds=True)
+    assert not transaction.may_send(FIRST)
+    coordinator = TransactionCoordinator()
+    while transaction.error is None:
+        request = transaction.due(0.0, has_incomplete=True)
+        assert request is not None
+        transaction.queue.sent()
+        response = coordinator.answer(request, code if request.call is call else 0)
+        transaction.answered(request, response, COORDINATOR, 0.0)
+    command = f" --operation WRITE --operation DESCRIBE {resource}, where User:NAME is "
+    assert command in str(transaction.error)
+
+
+@pytest.mark.parametrize(
+    ("code", "resource"), [(29, "--topic t"), (53, "--transactional-id app/0.0")]
+)
+def test_the_command_that_allows_a_batch_names_what_the_broker_denied(
+    code: int, resource: str
+) -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.metadata.advice = Acls().writer_advice
+    producer.append(0, [b"a"])
+    (request,) = producer.poll()
+    producer.answer(request, code)
+    command = f" --operation WRITE --operation DESCRIBE {resource}, where User:NAME is "
+    assert command in str(transaction.error)
 
 
 def test_it_goes_on_alone_as_before() -> None:
