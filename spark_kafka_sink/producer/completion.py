@@ -221,7 +221,7 @@ class BatchCompletion:
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
-        is_last = batch.attempts >= self._retries and not self._is_concurrent(batch, code)
+        is_last = batch.retries >= self._retries and not self._is_concurrent(batch, code)
         if is_last or self._has_run_out(batch, now):
             return Decision.GIVE_UP
         is_in_doubt = batch.is_in_doubt and is_not_written(code, answer)
@@ -268,9 +268,9 @@ class BatchCompletion:
         if is_concurrent:
             wait = self._random.uniform(*_CONCURRENT_WAIT_S)
         else:
-            wait = self._retry_backoff.delay_s(batch.attempts, self._random)
+            wait = self._retry_backoff.delay_s(batch.retries, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
-        batch.retry(now if moved else now + wait, why)
+        batch.retry(now if moved else now + wait, why, is_busy=is_concurrent)
         self._accumulator.reenqueue(batch)
         if code not in self._retried and not is_concurrent:
             self._retried.add(code)
@@ -483,7 +483,7 @@ class Deliveries:
         delivery.bytes += batch.records_bytes
         delivery.batches += 1
         delivery.compressed_bytes += batch.sent_bytes
-        delivery.retries += batch.attempts
+        delivery.retries += batch.retries
         if batch.base_offset >= 0:
             first, base = delivery.first_offset, batch.base_offset
             delivery.first_offset = base if first < 0 else min(first, base)

@@ -41,7 +41,8 @@ from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
 
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 PRODUCER = ProducerIdAndEpoch(77, 3)
-NOT_ENOUGH_REPLICAS, OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 19, 45, 47, 59
+NOT_LEADER, NOT_ENOUGH_REPLICAS = 6, 19
+OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 45, 47, 59
 ADDING = pytest.mark.parametrize(
     ("version", "adds", "asked"),
     [(0, True, 1), (1, True, 1), (1, False, 0), (2, True, 0)],
@@ -178,6 +179,34 @@ def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_nu
     producer.answer(request)
     (request,) = producer.poll()
     assert sequences(request) == [2]
+
+
+def test_batches_that_meet_those_of_others_use_up_no_retries() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1], retry_backoff=0.1, retries=2)
+    producer.append(0, [*FULL, *FULL])
+    (request,) = producer.poll()
+    for _ in range(3):
+        producer.answer(request, NOT_ENOUGH_REPLICAS)
+        producer.now += 0.061
+        (request,) = producer.poll()
+    producer.answer(request, NOT_LEADER)
+    producer.now += 0.121  # the wait before the first retry
+    (request,) = producer.poll()
+    producer.answer(request)
+    finish(producer, transaction)
+    assert transaction.deliveries.partitions[FIRST].retries == 1
+
+    (request,) = producer.poll()
+    for _ in range(3):
+        assert transaction.error is None
+        producer.answer(request, NOT_ENOUGH_REPLICAS)
+        producer.now += 0.061
+        (request,) = producer.poll()
+        producer.answer(request, NOT_LEADER)
+        producer.now += 1.0
+        request = next(iter(producer.poll()), request)
+    assert "NOT_LEADER_OR_FOLLOWER (6) from node 1 after 6 attempts" in str(transaction.error)
 
 
 @pytest.mark.parametrize("log_start", [-1, 0, 7])
