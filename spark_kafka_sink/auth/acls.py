@@ -23,8 +23,9 @@ from spark_kafka_sink.model import Secret
 _ANONYMOUS: Final = "ANONYMOUS"
 _UNKNOWN: Final = "NAME"
 _ADMIN: Final = "admin.properties"
-# The operations that a reader needs on a topic.
+# The operations that a reader needs on a topic, and the advice to grant them.
 READ: Final = ("READ", "DESCRIBE")
+READ_ADVICE: Final = "grant READ and DESCRIBE on the topic to this client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,12 @@ class Acls:
         note = "" if principal else f", where User:{_UNKNOWN} is {self.described}"
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
-    def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return advice for a writer that got an error code for a topic, or None for no advice."""
-        return _joined(topic_advice(code, topic), self.hint(code, topic))
+    def writer_advice(self, code: int, name: str) -> str | None:
+        """Return advice for a writer that got an error code, or None if there is no advice.
+
+        name: the topic, or for TRANSACTIONAL_ID_AUTHORIZATION_FAILED the transactional id.
+        """
+        return _joined(topic_advice(code, name), self.hint(code, name))
 
 
 def _tool_name(operation: str) -> str:

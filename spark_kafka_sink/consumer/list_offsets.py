@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.auth.acls import READ, Acls
+from spark_kafka_sink.auth.acls import READ, READ_ADVICE, Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code, listed
@@ -30,7 +30,7 @@ from spark_kafka_sink.wire.fetch_messages import (
 # Advice for readers, for the errors where the advice for writers (`errors.advice`) does not fit.
 _ADVICE: Final = {
     UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
-    TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
+    TOPIC_AUTHORIZATION_FAILED: READ_ADVICE,
 }
 
 

@@ -48,6 +48,10 @@ class BatchTransaction(Protocol):
     """The members of `TransactionManager` and `JoinedTransaction` that `BatchCompletion` uses."""
 
     @property
+    def transactional_id(self) -> str:
+        """The transactional.id of the transaction."""
+
+    @property
     def gives_up(self) -> bool:
         """Whether the transaction will be aborted. Its unsent records then need not be sent."""
 
@@ -217,7 +221,7 @@ class BatchCompletion:
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
-        is_last = batch.attempts >= self._retries and not self._is_concurrent(batch, code)
+        is_last = batch.retries >= self._retries and not self._is_concurrent(batch, code)
         if is_last or self._has_run_out(batch, now):
             return Decision.GIVE_UP
         is_in_doubt = batch.is_in_doubt and is_not_written(code, answer)
@@ -264,9 +268,9 @@ class BatchCompletion:
         if is_concurrent:
             wait = self._random.uniform(*_CONCURRENT_WAIT_S)
         else:
-            wait = self._retry_backoff.delay_s(batch.attempts, self._random)
+            wait = self._retry_backoff.delay_s(batch.retries, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
-        batch.retry(now if moved else now + wait, why)
+        batch.retry(now if moved else now + wait, why, is_busy=is_concurrent)
         self._accumulator.reenqueue(batch)
         if code not in self._retried and not is_concurrent:
             self._retried.add(code)
@@ -292,7 +296,10 @@ class BatchCompletion:
             reason = joined((reason, OVERTAKEN))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
-        hint = self._metadata.advice(code, batch.topic_partition.topic)
+        name = batch.topic_partition.topic
+        if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and self._transactions is not None:
+            name = self._transactions.transactional_id
+        hint = self._metadata.advice(code, name)
         error = error_of_batch(batch, code, reason, node_id, hint)
         if action is Action.FATAL:
             self.fatal_error = error
@@ -426,11 +433,9 @@ def _decide_in_transaction(
         return Decision.GIVE_UP
     if log_start_offset == -1:
         return Decision.RETRY
+    # If retention has deleted the producer's last records, the broker accepts sequence 0 again.
     was_deleted = sequences.last_acked_offset(batch.topic_partition) < log_start_offset
-    if not was_deleted:
-        return Decision.GIVE_UP
-    # Retention has deleted the producer's last records, so the broker accepts sequence 0 again.
-    return Decision.RENUMBER
+    return Decision.RENUMBER if was_deleted else Decision.GIVE_UP
 
 
 def _kind(sequences: Sequences | None, transactions: BatchTransaction | None) -> ProducerKind:
@@ -478,14 +483,11 @@ class Deliveries:
         delivery.bytes += batch.records_bytes
         delivery.batches += 1
         delivery.compressed_bytes += batch.sent_bytes
-        delivery.retries += batch.attempts
+        delivery.retries += batch.retries
         if batch.base_offset >= 0:
-            last = batch.base_offset + batch.record_count - 1
-            first = delivery.first_offset
-            delivery.first_offset = (
-                batch.base_offset if first < 0 else min(first, batch.base_offset)
-            )
-            delivery.last_offset = max(delivery.last_offset, last)
+            first, base = delivery.first_offset, batch.base_offset
+            delivery.first_offset = base if first < 0 else min(first, base)
+            delivery.last_offset = max(delivery.last_offset, base + batch.record_count - 1)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
         """Return what was delivered to each partition since the last call."""

@@ -168,8 +168,9 @@ class ClusterMetadata:
     max_idle_s: how long an unused topic is kept. rebootstrap_after_s: the seconds without a
     response after which the client forgets the known brokers and uses the bootstrap servers
     (KIP-899, KIP-1102), or None for never. advice: a function that returns what a user can do about
-    an error code of a topic. allow_auto_topic_creation: whether brokers may create a requested
-    topic that does not exist; before version 4 of Metadata, a request cannot forbid it.
+    an error code of a topic or a transactional id. allow_auto_topic_creation: whether brokers may
+    create a requested topic that does not exist; before version 4 of Metadata, a request cannot
+    forbid it.
     """
 
     def __init__(

@@ -154,6 +154,7 @@ class ProducerBatch:
         "record_errors",
         "records_bytes",
         "retained",
+        "retries",
         "retry_at",
         "sent_bytes",
         "settled",
@@ -182,7 +183,8 @@ class ProducerBatch:
         self.packed = False
         self.settled = False
         self.sent_bytes = 0
-        self.attempts = 0
+        # The failed attempts, and how many of them count for the option `retries`.
+        self.attempts = self.retries = 0
         # The error of the last failed attempt, None if no attempt has failed.
         self.last_error: ApiException | None = None
         self.retry_at = 0.0
@@ -353,10 +355,8 @@ class ProducerBatch:
     def timestamp_range(self) -> tuple[int, int]:
         """Return the earliest and the latest timestamp in ms, from the compressed records."""
         section = decompress(self.codec.id, self.records, self.records_bytes)
-        times = read_fields(
-            memoryview(section), self.record_count, 0, self.base_timestamp_ms
-        ).timestamps_ms
-        return int(times.min()), int(times.max())
+        fields = read_fields(memoryview(section), self.record_count, 0, self.base_timestamp_ms)
+        return int(fields.timestamps_ms.min()), int(fields.timestamps_ms.max())
 
     def keep(self) -> None:
         """Keep a copy of the bytes that were sent, even after `release` drops the records."""
@@ -380,12 +380,15 @@ class ProducerBatch:
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action
 
-    def retry(self, retry_at: float, error: ApiException) -> BatchAction:
-        """Record that an attempt failed, its error, and when the next attempt may be made."""
+    def retry(self, retry_at: float, error: ApiException, *, is_busy: bool = False) -> BatchAction:
+        """Record that an attempt failed, its error, and when the next attempt may be made.
+
+        is_busy: whether the broker was busy with another producer's batch. This is no retry.
+        """
         action = self._handle(BatchEvent.RETRY)
         self.attempts += 1
-        self.last_error = error
-        self.retry_at = retry_at
+        self.retries += not is_busy
+        self.last_error, self.retry_at = error, retry_at
         self.node_id = None
         return action
 
@@ -452,10 +455,10 @@ class ProducerBatch:
         been written.
         """
         self.spans = spans
-        self.attempts, self.last_error = split.attempts, split.last_error
+        self.attempts, self.retries = split.attempts, split.retries
+        self.last_error = split.last_error
         if split.has_sequence:
-            transactional = split.is_transactional
-            self.assign_sequence(split.producer, sequence, transactional=transactional)
+            self.assign_sequence(split.producer, sequence, transactional=split.is_transactional)
             self.origin = origin
         self.seal()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import READ, READ_ADVICE, Acls
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
@@ -24,6 +25,7 @@ from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, 
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -83,6 +85,11 @@ class Answer:
     is_partly_done: bool = False
     problem: str = ""
 
+    @property
+    def lacks_read(self) -> bool:
+        """Whether the client lacks READ on a topic, which brokers check for a group's offsets."""
+        return self.call is Call.TXN_OFFSET_COMMIT and self.code == codes.TOPIC_AUTHORIZATION_FAILED
+
     def error(self, hint: str | None = None) -> KafkaException:
         """Return the error for the caller that waits for the response.
 
@@ -95,11 +102,15 @@ class Answer:
             text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
             text += ", missing in the broker's response"
-        message = "; ".join(part for part in (text, self.problem, advice(code), hint) if part)
+        parts = (text, self.problem, self._advice(code), hint)
+        message = "; ".join(part for part in parts if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
         topic = self.partitions[0].topic if self.partitions else None
         return api_exception(code, message, topic=topic, node_id=self.node_id, api=api)
+
+    def _advice(self, code: int) -> str | None:
+        return READ_ADVICE if self.lacks_read else advice(code)
 
 
 def read_answer(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
@@ -184,12 +195,25 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
     return found
 
 
-def denied_name(request: TransactionalRequest, answer: Answer, transactional_id: str) -> str | None:
+def access_hint(
+    request: TransactionalRequest, answer: Answer, transactional_id: str, acls: Acls
+) -> str | None:
+    """Return how to grant this client the access that a broker denied, None if it denied none."""
+    name = _denied_name(request, answer, transactional_id)
+    return acls.hint(answer.code, name, READ if answer.lacks_read else None)
+
+
+def _denied_name(
+    request: TransactionalRequest, answer: Answer, transactional_id: str
+) -> str | None:
     """Return the topic, group or transactional id to which the broker denied access."""
     if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
         return answer.partitions[0].topic if answer.partitions else None
     if answer.code == codes.GROUP_AUTHORIZATION_FAILED:
-        return None if request.coordinator is None else request.coordinator.key
+        message = request.message
+        if isinstance(message, AddOffsetsToTxnRequest | TxnOffsetCommitRequest):
+            return message.group_id
+        return None if request.looks_up is None else request.looks_up.key
     return transactional_id
 
 

@@ -36,7 +36,7 @@ from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.error_actions import Action
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import read_answer
+from spark_kafka_sink.producer.transactions.answers import access_hint, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
@@ -276,7 +276,8 @@ class JoinedTransaction:
             longest = _ADDING_WAIT_S if answer.code in _BUSY else float("inf")
             self.queue.retry(request, now, answer.error(), longest_wait_s=longest)
         else:
-            self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
+            hint = access_hint(request, answer, self.transactional_id, self._acls)
+            self.give_up(answer.error(hint))
 
     # -- errors -----------------------------------------------------------------------------------
 

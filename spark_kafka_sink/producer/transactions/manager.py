@@ -44,7 +44,7 @@ from spark_kafka_sink.producer.batch_errors import abortable
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import Answer, denied_name, read_answer
+from spark_kafka_sink.producer.transactions.answers import Answer, access_hint, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
@@ -394,7 +394,7 @@ class TransactionManager:
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._partitions.not_added(some_were=answer.is_partly_done)
-            hint = self._acls.hint(answer.code, denied_name(request, answer, self.transactional_id))
+            hint = access_hint(request, answer, self.transactional_id, self._acls)
             self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:

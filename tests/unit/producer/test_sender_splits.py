@@ -35,6 +35,19 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
     assert done == [(BatchState.SPLIT, 0), (BatchState.SUCCEEDED, 1), (BatchState.SUCCEEDED, 1)]
 
 
+def test_the_parts_of_a_batch_have_used_its_retries() -> None:
+    producer = PureProducer([1], Settings(retries=1))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], CORRUPT)
+    producer.now += 10
+    producer.answer(producer.poll()[0], TOO_LARGE)
+    producer.answer(producer.poll()[0], CORRUPT)
+    _, part = producer.done()
+    assert part.record_count == 1
+    assert "CORRUPT_MESSAGE (2) from node 1 after 2 attempts" in str(part.error)
+
+
 def test_the_parts_of_a_batch_say_why_its_last_attempt_failed() -> None:
     producer = PureProducer([1])
     producer.append(0, FULL)

@@ -16,6 +16,7 @@ from support.pure.pure_producer import (
 )
 from support.pure.transaction_answers import COORDINATOR, TransactionCoordinator
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (
     ApiException,
@@ -26,6 +27,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
@@ -39,7 +41,8 @@ from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
 
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 PRODUCER = ProducerIdAndEpoch(77, 3)
-NOT_ENOUGH_REPLICAS, OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 19, 45, 47, 59
+NOT_LEADER, NOT_ENOUGH_REPLICAS = 6, 19
+OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 45, 47, 59
 ADDING = pytest.mark.parametrize(
     ("version", "adds", "asked"),
     [(0, True, 1), (1, True, 1), (1, False, 0), (2, True, 0)],
@@ -178,6 +181,34 @@ def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_nu
     assert sequences(request) == [2]
 
 
+def test_batches_that_meet_those_of_others_use_up_no_retries() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1], retry_backoff=0.1, retries=2)
+    producer.append(0, [*FULL, *FULL])
+    (request,) = producer.poll()
+    for _ in range(3):
+        producer.answer(request, NOT_ENOUGH_REPLICAS)
+        producer.now += 0.061
+        (request,) = producer.poll()
+    producer.answer(request, NOT_LEADER)
+    producer.now += 0.121  # the wait before the first retry
+    (request,) = producer.poll()
+    producer.answer(request)
+    finish(producer, transaction)
+    assert transaction.deliveries.partitions[FIRST].retries == 1
+
+    (request,) = producer.poll()
+    for _ in range(3):
+        assert transaction.error is None
+        producer.answer(request, NOT_ENOUGH_REPLICAS)
+        producer.now += 0.061
+        (request,) = producer.poll()
+        producer.answer(request, NOT_LEADER)
+        producer.now += 1.0
+        request = next(iter(producer.poll()), request)
+    assert "NOT_LEADER_OR_FOLLOWER (6) from node 1 after 6 attempts" in str(transaction.error)
+
+
 @pytest.mark.parametrize("log_start", [-1, 0, 7])
 def test_a_broker_that_has_forgotten_the_producer_ends_it_at_once_and_says_why(
     log_start: int,
@@ -241,6 +272,46 @@ def test_partitions_that_cannot_be_added_end_it() -> None:
     transaction.answered(again, coordinator.answer(again, 90), COORDINATOR, 0.0)
     assert isinstance(transaction.fatal_error, ProducerFencedException)
     assert transaction.due(100.0, has_incomplete=True) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "resource"),
+    [
+        (Call.FIND_COORDINATOR, 53, "--transactional-id app/0.0"),
+        (Call.ADD_PARTITIONS_TO_TXN, 53, "--transactional-id app/0.0"),
+        (Call.ADD_PARTITIONS_TO_TXN, 29, "--topic t"),
+    ],
+)
+def test_the_command_that_allows_partitions_names_what_the_broker_denied(
+    call: Call, code: int, resource: str
+) -> None:
+    transaction = joined(1, adds=True)
+    assert not transaction.may_send(FIRST)
+    coordinator = TransactionCoordinator()
+    while transaction.error is None:
+        request = transaction.due(0.0, has_incomplete=True)
+        assert request is not None
+        transaction.queue.sent()
+        response = coordinator.answer(request, code if request.call is call else 0)
+        transaction.answered(request, response, COORDINATOR, 0.0)
+    command = f" --operation WRITE --operation DESCRIBE {resource}, where User:NAME is "
+    assert command in str(transaction.error)
+
+
+@pytest.mark.parametrize(
+    ("code", "resource"), [(29, "--topic t"), (53, "--transactional-id app/0.0")]
+)
+def test_the_command_that_allows_a_batch_names_what_the_broker_denied(
+    code: int, resource: str
+) -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.metadata.advice = Acls().writer_advice
+    producer.append(0, [b"a"])
+    (request,) = producer.poll()
+    producer.answer(request, code)
+    command = f" --operation WRITE --operation DESCRIBE {resource}, where User:NAME is "
+    assert command in str(transaction.error)
 
 
 def test_it_goes_on_alone_as_before() -> None:

@@ -115,6 +115,39 @@ def test_a_producer_id_that_is_not_granted_may_be_asked_for_again() -> None:
     assert transactions.state is S.READY
 
 
+WRITES, READS = ("--operation WRITE --operation DESCRIBE", "--operation READ --operation DESCRIBE")
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "command"),
+    [
+        (Call.FIND_COORDINATOR, 30, "--operation READ --group group"),
+        (Call.ADD_OFFSETS_TO_TXN, 30, "--operation READ --group group"),
+        (Call.TXN_OFFSET_COMMIT, 30, "--operation READ --group group"),
+        (Call.ADD_OFFSETS_TO_TXN, 53, f"{WRITES} --transactional-id tid"),
+        (Call.TXN_OFFSET_COMMIT, 53, f"{WRITES} --transactional-id tid"),
+        (Call.TXN_OFFSET_COMMIT, 29, f"{READS} --topic read"),
+    ],
+)
+def test_the_command_that_allows_offsets_names_what_the_broker_denied(
+    call: Call, code: int, command: str
+) -> None:
+    transactions = PureTransactions(1).writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    transactions.answer(transactions.take_until(call), code)
+    transactions.run()
+    assert f" {command}, where User:NAME is " in str(result.error)
+
+
+def test_the_offsets_of_a_topic_need_the_right_to_read_it() -> None:
+    transactions = PureTransactions(2).writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    transactions.answer(transactions.take_until(Call.TXN_OFFSET_COMMIT), 29)
+    assert isinstance(result.error, TopicAuthorizationException)
+    assert "; grant READ and DESCRIBE on the topic to this client; " in str(result.error)
+    assert "WRITE" not in str(result.error)
+
+
 def test_a_coordinator_with_the_id_of_a_bootstrap_address_is_not_available() -> None:
     transactions = PureTransactions()
     result = transactions.manager.initialize()
@@ -308,6 +341,7 @@ def test_a_topic_that_may_not_be_written_is_named_whatever_its_neighbours_got(
     assert isinstance(error, TopicAuthorizationException)
     assert error.topic == denied
     assert f"for {denied}-0;" in str(error), "no partition, or no advice"
+    assert f" {WRITES} --topic {denied}, where " in str(error)
 
 
 @pytest.mark.parametrize("refusals", _both_ways((NOT_ATTEMPTED, 90), (3, 90), (29, 90)))
