@@ -333,6 +333,17 @@ def test_asyncio_awaits_a_row() -> None:
     assert asyncio.run(send()).offset == 0
 
 
+def test_a_snapshot_of_a_row_is_what_asyncio_copies_since_python_3_15() -> None:
+    kafka = broker()
+    (future,) = kafka.send([SentRow(b"a")])
+    assert future._get_snapshot() == (False, False, None, None)
+    kafka.deliver()
+    assert future._get_snapshot() == (True, False, future.result(0), None)
+    sent, error = sent_rows(), KafkaException("no")
+    sent.fail(1, error)
+    assert RowFuture(sent, 0)._get_snapshot() == (True, False, None, error)
+
+
 # -- who begins to watch while the row ends ----------------------------------------------------
 
 
