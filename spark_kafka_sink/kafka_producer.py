@@ -158,11 +158,14 @@ class KafkaProducer(BaseProducer):
         let the key or the partitioner determine it. timestamp_ms: milliseconds since 1970, None for
         the current time. headers: pairs of a str and its value, which is bytes or None.
         on_delivery: called in the I/O thread with the RecordMetadata and the error (or None). For
-        the records of one partition, the calls come in the order of the records. Exceptions of
-        on_delivery are logged and dropped. If `send` itself rejects the record and returns a failed
-        future, it calls on_delivery in the caller's thread, perhaps before the calls for earlier
-        records. In this case, `send` raises an exception of on_delivery that is not an Exception,
-        such as SystemExit.
+        the records of one partition, the calls come in the order of the records, except in two
+        cases. After abort_transaction, the calls for records that were not sent come at once,
+        perhaps before those for records in flight. With enable.idempotence=false, retries may
+        change the order if several requests are in flight. Exceptions of on_delivery are logged and
+        dropped. If `send` itself rejects the record and returns a failed future, it calls
+        on_delivery in the caller's thread, perhaps before the calls for earlier records. In this
+        case, `send` raises an exception of on_delivery that is not an Exception, such as
+        SystemExit.
 
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
         fails with an ApiException if this time passes, if a broker returns an error, if the topic

@@ -360,8 +360,9 @@ class RowFuture(Future[RecordMetadata]):
     # `concurrent.futures.wait` and `as_completed` acquire the `_condition` of each future, read its
     # `_state` and append themselves to its `_waiters`; `asyncio.wrap_future` adds a done callback.
     # `Future.__init__` sets these three attributes, which would cost ten times as much as the row.
-    # Here they are properties, and the lock and the list are created when they are first read. The
-    # attributes are private, so a new version of Python may read other attributes. Therefore
+    # Here they are properties, and the lock and the list are created when they are first read.
+    # Since Python 3.15, asyncio calls `_get_snapshot` for the result. The attributes are private,
+    # so a new version of Python may read other attributes. Therefore
     # tests/unit/client/test_future.py calls these functions, and `make test-matrix` runs that test
     # with each version of Python.
 
@@ -397,6 +398,13 @@ class RowFuture(Future[RecordMetadata]):
     @property
     def _state(self) -> str:  # type: ignore[override] # does not change under the condition
         return "FINISHED" if self._watched().is_notified else "RUNNING"
+
+    def _get_snapshot(self) -> tuple[bool, bool, RecordMetadata | None, BaseException | None]:
+        """Return whether the future is done, whether it was cancelled, its result, its error."""
+        if not self.done():
+            return False, False, None, None
+        error = self.exception(0)
+        return True, False, None if error is not None else self.result(0), error
 
 
 def _check_timeout(timeout: object) -> None:

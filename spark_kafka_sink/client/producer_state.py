@@ -99,8 +99,11 @@ class ProducerState(ProducerLock):
 
     def raise_if_fatal(self) -> None:
         """Raise the producer's fatal error, if there is one; the lock is not needed."""
-        if self._sender.fatal_error is not None:
-            raise self._sender.fatal_error
+        error = self._sender.fatal_error
+        if error is not None:
+            # Without a reset, its traceback would grow with each call, and keep the rows of all
+            # these calls in memory.
+            raise error.with_traceback(None)
 
     def take_delivery_error(self) -> KafkaException | None:
         """Return the first delivery error since the last call; None if there is none.

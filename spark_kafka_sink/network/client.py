@@ -393,6 +393,8 @@ class NetworkClient:
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
+                # Each request raises this error. Its traceback must not grow each time.
+                error.with_traceback(None)
                 self._events.append(
                     RequestFailed(request, None, error.code, str(error), error, was_sent=False)
                 )

@@ -264,7 +264,7 @@ class TransactionManager:
         if self.error is None:
             return
         if self._state is _S.FATAL_ERROR:
-            raise self.error
+            raise self.error.with_traceback(None)  # its traceback must not grow with each call
         message = (
             f"{operation} is not possible: the transaction has failed and can only be aborted "
             f"(abort_transaction): {self.error}"

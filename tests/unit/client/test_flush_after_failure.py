@@ -1,12 +1,15 @@
 """A flush of a producer that cannot go on, or is closed meanwhile: it waits, and then raises.
 
 If the close has lost nothing of what the flush is about, the flush raises nothing. Nothing hangs,
-not even if an exception leaves a batch half changed.
+not even if an exception leaves a batch half changed. Other calls raise the same error, and keep
+nothing in memory.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
+from traceback import walk_tb
 
 import pyarrow as pa
 import pytest
@@ -84,6 +87,20 @@ def test_a_flush_after_a_fatal_error_ends_rows_that_still_lingered(partitioner: 
         # The producer has nothing left to wait for.
         with pytest.raises(ProducerFencedException):
             producer.flush(0)
+
+
+def test_after_a_fatal_error_no_call_keeps_what_earlier_calls_were_given() -> None:
+    error, given = ProducerFencedException("no"), list[weakref.ref[pa.RecordBatch]]()
+    with idle_producer(1) as producer:
+        fail(producer, error)
+        for _ in range(20):
+            rows = pa.record_batch({"value": ["v"]})
+            given.append(weakref.ref(rows))
+            with pytest.raises(ProducerFencedException):
+                producer.append(TOPIC, rows)
+            assert producer.send(TOPIC, b"v").exception(0) is error
+    assert sum(each() is not None for each in given) <= 1
+    assert len(list(walk_tb(error.__traceback__))) < 20
 
 
 # -- another thread closes the producer meanwhile -------------------------------------------------

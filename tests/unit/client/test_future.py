@@ -23,7 +23,7 @@ from spark_kafka_sink.client import future as row_futures
 from spark_kafka_sink.client.future import RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
-from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor, ProducerInterceptors
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
@@ -197,6 +197,25 @@ def test_a_shared_error_does_not_grow_with_every_row_that_raises_it() -> None:
     assert depth < 10
 
 
+def test_callbacks_that_raise_a_shared_error_log_as_much_for_the_last_row_as_for_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def raise_it(_: object, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+
+    interceptor = SimpleNamespace(on_acknowledgement=raise_it)
+    chain = ProducerInterceptors([cast("ProducerInterceptor", interceptor)])
+    sent = SentRows(TOPIC, chain, lambda: None, lambda: None)
+    sent.callbacks = dict.fromkeys(range(100), raise_it)
+    for row in range(100):
+        RowFuture(sent, row).add_done_callback(lambda future: raise_it(None, future.exception()))
+    sent.fail(100, RecordTooLargeException("too large"))
+    lines = [record.exc_text.count("\n") for record in caplog.records if record.exc_text]
+    assert len(lines) == 300
+    assert max(lines) < 20
+
+
 def test_a_record_under_way_runs_cannot_be_cancelled_and_times_out() -> None:
     (future,) = broker().send([SentRow(b"a")])
     assert (future.running(), future.done(), future.cancel(), future.cancelled()) == (
@@ -312,6 +331,17 @@ def test_asyncio_awaits_a_row() -> None:
             delivering.join()
 
     assert asyncio.run(send()).offset == 0
+
+
+def test_a_snapshot_of_a_row_is_what_asyncio_copies_since_python_3_15() -> None:
+    kafka = broker()
+    (future,) = kafka.send([SentRow(b"a")])
+    assert future._get_snapshot() == (False, False, None, None)
+    kafka.deliver()
+    assert future._get_snapshot() == (True, False, future.result(0), None)
+    sent, error = sent_rows(), KafkaException("no")
+    sent.fail(1, error)
+    assert RowFuture(sent, 0)._get_snapshot() == (True, False, None, error)
 
 
 # -- who begins to watch while the row ends ----------------------------------------------------

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
+from traceback import walk_tb
+from typing import cast
 
 import pytest
+from support.pure import client_world
+from support.pure.awaited_logins import Logins
 from support.pure.in_memory_selector import InMemorySelector
 from support.pure.interrupts import interrupted, places_of
 
@@ -14,6 +18,7 @@ from spark_kafka_sink.errors import (
     ApiException,
     IllegalStateException,
     NetworkException,
+    SaslAuthenticationException,
     TimeoutException,
     UnsupportedVersionException,
 )
@@ -21,6 +26,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
 METADATA = 3
@@ -155,6 +161,18 @@ def test_what_waits_for_a_node_that_refuses_fails_and_a_later_request_tries_agai
     again = world.send(1)
     world.poll()
     assert isinstance(again.response, MetadataResponse)
+
+
+def test_the_error_of_a_rejected_login_does_not_grow_with_each_request() -> None:
+    logins, error = Logins(), SaslAuthenticationException("it answered 401")
+    logins.is_there, logins.refusal = True, error
+    network = client_world.World(security=cast("Security", logins)).client
+    client = ConsumerNetworkClient(lambda: network, lambda: 0.0, 30.0)
+    for _ in range(20):
+        future = client.send(None, MetadataRequest(topics=[]))
+        client.poll(0.0)
+        assert _error(future) is error
+        assert len(list(walk_tb(error.__traceback__))) < 10
 
 
 def test_what_is_in_flight_fails_with_its_connection_and_the_next_waits_for_a_new_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import walk_tb
 
 import pytest
 from support.pure.pure_transactions import (
@@ -127,10 +128,11 @@ def test_after_a_fatal_error_every_call_raises_it_and_every_wait_has_ended() -> 
     transactions.manager.give_up(error)
     assert (result.is_done, result.error) == (True, error)
     result.is_acknowledged = True
-    for ask, _ in ASKS.values():
+    for ask, _ in [*ASKS.values()] * 20:
         with pytest.raises(KafkaException) as raised:
             ask(transactions.manager)
         assert raised.value is error
+        assert len(list(walk_tb(error.__traceback__))) < 10, "it grows with each call"
 
 
 # -- the way of a transaction ---------------------------------------------------------------------
