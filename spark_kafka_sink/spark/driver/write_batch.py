@@ -68,7 +68,9 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     of_session = options_of_session(df.sparkSession, own, is_stream=False)
     micro_batch = _micro_batch(df, batch_id)
     of_query = {} if micro_batch is None else query_option(micro_batch)
-    given = {**options, **of_session, **batch_id_option(batch_id), **of_query}
+    # Before Spark 4.3, a writer without the hooks passes None to the JVM.
+    own_values = {name: value for name, value in options.items() if value is not None}
+    given = {**own_values, **of_session, **batch_id_option(batch_id), **of_query}
     look = check_options_and_columns if is_connect(df) else check_batch_write
     named = join_options(None, given)
     look(df.schema, named)

@@ -378,6 +378,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "An option that is None before the format",
+            (
+                "Before Spark 4.3, a writer passes None on as null, and for other formats that may "
+                "have a meaning. So the sink ignores it only if the format is already set."
+            ),
+            'Call `.format("pykafka")` first. Or omit the option.',
+            places=("spark/driver/hooks/none_options.py:refuse_nulls",),
+            tests=(
+                "unit/spark/driver/hooks/test_none_options.py::test_none_before_the_format_is_refused_with_the_name_of_the_option",
+            ),
+        ),
+        Entry(
             "The continuous or the real-time trigger",
             "Spark does not support these triggers for Python sinks.",
             'Use a different trigger, such as `trigger(processingTime="1 second")`.',

@@ -35,6 +35,7 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark import micro_batch
 from spark_kafka_sink.spark.driver.hooks.delegation_token_renewal import renewing_token
 from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
+from spark_kafka_sink.spark.driver.hooks.none_options import ignore_none, refuse_nulls
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
     is_all_noted,
@@ -244,11 +245,6 @@ def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> No
 # -- the inside of Spark's writers -----------------------------------------------------------------
 
 
-def _schema(writer: Any) -> StructType:
-    schema: StructType = writer._df.schema
-    return schema
-
-
 def _schema_of_plan(plan: Any, session: Any) -> StructType:
     from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415 - needs grpc
 
@@ -308,7 +304,7 @@ WRITERS: Final = (
         notes=_BATCH_NOTES,
         write=_noted_write,
         checks=(_refuse_mode, _refuse_layouts),
-        schema=_schema,
+        schema=lambda writer: writer._df.schema,
         look=_look_at_batch,
         set_mode=_set_mode,
     ),
@@ -332,7 +328,7 @@ WRITERS: Final = (
         notes=_STREAM_NOTES,
         write=_noted_write,
         checks=(_refuse_trigger, _refuse_update, _refuse_layouts),
-        schema=_schema,
+        schema=lambda writer: writer._df.schema,
         look=check_stream_write,
         set_mode=None,
     ),
@@ -366,6 +362,7 @@ def hook_writers(name: str, *, is_connect: bool) -> None:
         writer_class = getattr(import_module(kind.module), kind.name)
         with _hooking:
             if is_first_time(writer_class):
+                ignore_none(writer_class, kind.write, name)
                 if kind.notes is not None:
                     take_notes(writer_class, kind.notes)
                 setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
@@ -383,6 +380,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
         write = kind.write(writer).joined(given, options)
         if write.format.lower() != name:
             return method(writer, *args, **kwargs)
+        kwargs = {argument: value for argument, value in kwargs.items() if value is not None}
         session = None if kind.notes is None else writer._spark
         before = noted(writer, _HANDED_ON, {})
         try:
@@ -424,6 +422,7 @@ def _checked(
     for check in kind.checks:
         check(write)
     if session is not None:
+        refuse_nulls(writer)
         _enter_thread(session)
     if not write.is_known:
         return write, {}

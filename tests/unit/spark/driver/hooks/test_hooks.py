@@ -240,6 +240,8 @@ def test_no_thread_that_registers_goes_on_before_the_hooks_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Writer:
+        def option(self, *_: object) -> None: ...
+
         def save(self) -> None: ...
 
     module = ModuleType("writers_of_this_test")
