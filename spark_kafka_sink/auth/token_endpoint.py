@@ -105,7 +105,10 @@ def token_of_answer(
             retry_after_s=None if is_final else retry_after_s,
         )
     if found is None:
-        raise TokenException(f"it answered {status} without a JSON object", is_final=True)
+        # For example the page of a gateway while the endpoint behind it is being maintained.
+        raise TokenException(
+            f"it answered {status} without a JSON object", retry_after_s=retry_after_s
+        )
     value = next((found[name] for name in _TOKEN_NAMES if name in found), None)
     if not isinstance(value, str):
         raise TokenException(f"it answered {status} without an access_token", is_final=True)

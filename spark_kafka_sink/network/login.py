@@ -82,8 +82,9 @@ class TokenSource:
     """Fetches tokens and returns the current token; any thread may call it.
 
     name: the name of the source in error messages. fetch: returns a token, or raises
-    TokenException; any other exception also counts as a failure. slow_s: if a fetch takes longer
-    than this, in seconds, another thread fetches.
+    TokenException; any other exception also counts as a failure. clock: returns seconds since 1970.
+    steady: returns seconds, and is never set. slow_s: if a fetch takes longer than this, in
+    seconds, another thread fetches.
     """
 
     def __init__(
@@ -94,13 +95,16 @@ class TokenSource:
         random: Random,
         clock: Callable[[], float] = time.time,
         *,
+        steady: Callable[[], float] = time.monotonic,
         slow_s: float = SLOW_S,
     ) -> None:
         self._name = name
         self._fetch = fetch
         self._renewal = renewal
         self._random = random
-        self._clock = clock
+        self._clock, self._steady = clock, steady
+        # The largest difference between the two clocks since the last token arrived.
+        self._ahead_s = float("-inf")
         # Always acquire this lock, not the condition, because an interrupt inside
         # `Condition.__enter__` would leave the lock locked.
         self._lock = threading.Lock()
@@ -109,8 +113,8 @@ class TokenSource:
         self._slow_s = slow_s
         # An object that identifies the thread that fetches, or None if there is no thread.
         self._thread: object | None = None
-        # When the thread began its current fetch, or None while it waits. `_slow_threads`: the
-        # number of replaced threads that are still fetching.
+        # When the thread began its current fetch, by the steady clock, or None while it waits.
+        # `_slow_threads`: the number of replaced threads that are still fetching.
         self._fetching_since: float | None = None
         self._slow_threads = 0
 
@@ -140,7 +144,7 @@ class TokenSource:
         """
         self._replace_slow_thread()
         with self._lock:
-            now = self._clock()
+            now = self._now()
             found = self._renewal.serving(now)
             failure = self._renewal.failure
             if found is None:
@@ -159,26 +163,37 @@ class TokenSource:
         """
         with self._lock:
             failure = self._renewal.failure
-            if failure is None or self._renewal.serving(self._clock()) is not None:
+            if failure is None or self._renewal.serving(self._now()) is not None:
                 return ""
             return self._described(failure)
 
     def refresh(self, token: OAuthBearerToken) -> None:
         """Fetch another token now, if `token` is the current one."""
         with self._lock:
-            self._renewal.fetch_now(token, self._clock())
+            self._renewal.fetch_now(token, self._now())
             self._changed.notify_all()
 
     def refused(self, token: OAuthBearerToken) -> None:
         """Record that a broker has rejected a token."""
         with self._lock:
-            self._renewal.refused(token, self._clock())
+            self._renewal.refused(token, self._now())
             self._changed.notify_all()
 
     def accepted(self, token: OAuthBearerToken) -> None:
         """Record that a broker has accepted a token."""
         with self._lock:
             self._renewal.accepted(token)
+
+    def _now(self) -> float:
+        """Return the time of the renewal in seconds since 1970; the caller holds the lock.
+
+        If the clock was set back after a token arrived, the result goes on as if it was not.
+        Otherwise, the next fetch would be late by as much. The steady clock alone is not enough,
+        because it may stop while the machine is suspended.
+        """
+        now, steady = self._clock(), self._steady()
+        self._ahead_s = max(self._ahead_s, now - steady)
+        return max(now, steady + self._ahead_s)
 
     def _described(self, failure: TokenException | None) -> str:
         return f"{self._name} returned no token: {failure}"
@@ -204,19 +219,19 @@ class TokenSource:
             # The interpreter is exiting, or the system cannot start another thread.
             self._thread = None
             failure = TokenException("no thread can be started to fetch one")
-            self._renewal.failed(failure, self._clock(), self._random)
+            self._renewal.failed(failure, self._now(), self._random)
 
     def _replace_slow_thread(self) -> None:
         """Start another thread if the current one has been fetching for too long."""
         with self._lock:
-            now, since = self._clock(), self._fetching_since
-            is_slow = since is not None and now >= since + self._slow_s
+            since = self._fetching_since
+            is_slow = since is not None and self._steady() >= since + self._slow_s
             if not is_slow or self._slow_threads >= _MOST_SLOW or not self.is_in_use:
                 return
             self._slow_threads += 1
             self._thread = self._fetching_since = None
             failure = TokenException(f"no result after {self._slow_s:.0f} s")
-            self._renewal.failure, self._renewal.fetch_at = failure, now
+            self._renewal.failure, self._renewal.fetch_at = failure, self._now()
             self._go_on()
         with safe_logging():
             logger.warning("%s; another thread retries", self._described(failure))
@@ -239,9 +254,9 @@ class TokenSource:
                 if not self.is_in_use:
                     self._thread = None
                     return False
-                wait_s = self._renewal.fetch_at - self._clock()
+                wait_s = self._renewal.fetch_at - self._now()
                 if wait_s <= 0:
-                    self._fetching_since = self._clock()
+                    self._fetching_since = self._steady()
                     return True
                 self._changed.wait(min(wait_s, _LOOK_S))
 
@@ -254,7 +269,7 @@ class TokenSource:
         except BaseException as error:  # noqa: BLE001 - the thread goes on, whatever it is
             failure = TokenException(type(error).__name__)
         with self._lock:
-            now = self._clock()
+            now = self._now()
             if self._thread is thread:
                 self._fetching_since = None
             else:
@@ -264,6 +279,9 @@ class TokenSource:
                 if has_expired or self._renewal.serving(now) is not None:
                     return
             if token is not None:
+                # Its times are by the clock as it is set now.
+                self._ahead_s = float("-inf")
+                now = self._now()
                 self._renewal.fetched(token, now, self._random.random())
             elif failure is not None:
                 self._renewal.failed(failure, now, self._random)

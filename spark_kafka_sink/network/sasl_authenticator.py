@@ -50,7 +50,8 @@ class Login:
     credentials; it may be empty. mechanism_option: the option that sets the mechanism, for error
     messages. mechanism: the value of this option if a different mechanism is sent to brokers, as
     for AWS_MSK_IAM; otherwise empty. accepted: called after each login with the lifetime of the
-    session in seconds, or 0 for no limit.
+    session in seconds, or 0 for no limit. refused: called if a broker rejects the credentials with
+    an error code.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -61,6 +62,7 @@ class Login:
     mechanism_option: object = Option("sasl.mechanism")
     mechanism: str = ""
     accepted: Callable[[float], None] | None = None
+    refused: Callable[[], None] | None = None
 
 
 class SaslAuthenticator:
@@ -132,7 +134,10 @@ class SaslAuthenticator:
             raise self.refusal(code, None)
 
     def refusal(self, code: int, words: str | None) -> AuthenticationException:
-        """Return the exception for a login that a broker refused. words: the broker's message."""
+        """Return the exception for a login that a broker refused. words: the broker's message.
+
+        If the broker rejected the credentials, call `Login.refused`.
+        """
         user = "" if self._login is None else f" {self._login.user}"
         said = printable(words, self._secrets) if words else error_code(code).name
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
@@ -141,6 +146,8 @@ class SaslAuthenticator:
         if self._login is not None and code == error_codes.SASL_AUTHENTICATION_FAILED:
             hint = str(self._login.hint)
             sentence += f"; {hint}" if hint else ""
+            if self._login.refused is not None:
+                self._login.refused()
         return SaslAuthenticationException(sentence)
 
     def first(self) -> bytes:

@@ -285,6 +285,15 @@ class _TokenLogin:
             token, self._last_at, lifetime_s
         )
 
+    def refused(self) -> None:
+        """Record in the source that a broker rejected the last token with an error code.
+
+        Some brokers send only this error. Apache Kafka sends a challenge first, and the exchange
+        records it. The second record of the same rejection changes nothing.
+        """
+        if self._source is not None and self._last is not None:
+            self._source.refused(self._last)
+
 
 class Security:
     """Makes the TLS layers and the SASL logins of connections.
@@ -429,7 +438,12 @@ class Security:
             is_aws = isinstance(self._oauth, AwsTokens)
             tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=not is_aws)
             login = Login(
-                tokens.exchange, tokens, chance, hint=self._hint(), accepted=tokens.accepted
+                tokens.exchange,
+                tokens,
+                chance,
+                hint=self._hint(),
+                accepted=tokens.accepted,
+                refused=tokens.refused,
             )
             is_sent = self._mechanism == OAUTHBEARER
             return login if is_sent else replace(login, mechanism=self._mechanism)

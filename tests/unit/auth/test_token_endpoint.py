@@ -110,10 +110,21 @@ def test_of_a_refusal_only_the_two_members_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    "answer", [b"", b"<html>Bearer a</html>", b"[]", b"null", b"\xff", b"[" * 100_000]
+)
+def test_an_answer_that_is_no_json_object_is_tried_again(answer: bytes) -> None:
+    with pytest.raises(TokenException) as caught:
+        token_of_answer(200, answer, 0.0, retry_after_s=7.0)
+    assert str(caught.value) == "it answered 200 without a JSON object"
+    assert not caught.value.is_final
+    assert caught.value.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize(
     "answer",
     [
-        b"", b"x", b"[]", b"null", b"\xff", b"[" * 100_000, body(), body(access_token=7),
-        body(access_token=""), body(access_token="Bearer a"), body(access_token="a\nb"),
+        body(), body(access_token=7), body(access_token=""), body(access_token="Bearer a"),
+        body(access_token="a\nb"),
     ],
 )  # fmt: skip
 def test_what_is_no_token_is_an_error_that_shows_nothing_of_it(answer: bytes) -> None:

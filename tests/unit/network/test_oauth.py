@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -31,6 +31,7 @@ from support.brokers.token_server import (
     verified,
 )
 
+from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange
 from spark_kafka_sink.auth.oauthbearer import RefreshWindow, subject
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
@@ -44,6 +45,7 @@ from spark_kafka_sink.network import http, oauth, option_values
 from spark_kafka_sink.network.http import HttpException, HttpLimits
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -888,10 +890,19 @@ def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
 
 
 @pytest.mark.parametrize(
-    ("answer", "noted"), [(b"", "accepted"), (b'{"status":"invalid_token"}', "refused")]
+    ("answer", "noted"),
+    [
+        (lambda login: login.step(b""), "accepted"),
+        (lambda login: login.step(b'{"status":"invalid_token"}'), "refused"),
+        # Brokers such as Redpanda send no challenge, but the error at once.
+        (lambda login: login.refusal(error_codes.SASL_AUTHENTICATION_FAILED, "no"), "refused"),
+    ],
 )
 def test_what_a_broker_says_of_a_token_counts_for_the_next_fetch(
-    server: TokenServer, monkeypatch: pytest.MonkeyPatch, answer: bytes, noted: str
+    server: TokenServer,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[SaslAuthenticator], object],
+    noted: str,
 ) -> None:
     notes: list[tuple[str, str]] = []
     for name in ("accepted", "refused"):
@@ -899,7 +910,10 @@ def test_what_a_broker_says_of_a_token_counts_for_the_next_fetch(
             TokenRenewal, name, lambda *given, name=name: notes.append((name, given[1].value))
         )
     made = security(by_secret(server.url))
-    exchange(made).step(answer)
+    exchange(made)
+    login = SaslAuthenticator(made.login(NODE, 0.5), str(NODE), NODE.id)
+    login.begin(0.0)
+    answer(login)
     assert notes == [(noted, server.tokens[0])]
     made.close()
 

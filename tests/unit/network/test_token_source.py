@@ -47,10 +47,14 @@ class Client:
 
 
 class Endpoint:
-    """Returns the responses that a test queues, at the time of the test's clock."""
+    """Returns the responses that a test queues, at the time of the test's clock.
+
+    set_by: how far somebody has set the clock.
+    """
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.set_by = 0.0
         self.fetches = 0
         self._answers: queue.Queue[Answer] = queue.Queue()
         self.source = TokenSource(
@@ -58,7 +62,8 @@ class Endpoint:
             self.fetch,
             TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000)),
             Random(1),
-            lambda: self.now,
+            lambda: self.now + self.set_by,
+            steady=lambda: self.now,
         )
 
     def fetch(self) -> OAuthBearerToken:
@@ -226,6 +231,53 @@ def test_another_token_is_fetched_for_a_refused_one_which_serves_meanwhile() -> 
     assert endpoint.source.token() is second
 
 
+def test_a_token_that_arrived_by_a_fast_clock_is_replaced_when_the_clock_is_right() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.set_by = 3600.0
+    endpoint.source.attach(client)
+    first = endpoint.respond(token(1300.0))
+    client.wait()
+    endpoint.set_by = 0.0
+    endpoint.now += 59
+    assert endpoint.source.token() is first
+    endpoint.now += 1
+    assert endpoint.source.token() is None
+    second = endpoint.respond(token(1600.0))
+    client.wait()
+    # The lifetime of the second token is counted by the clock as it is now.
+    endpoint.now = 1599.0
+    assert endpoint.source.token() is second
+    endpoint.now = 1600.0
+    assert endpoint.source.token() is None
+
+
+def test_a_rejected_token_is_replaced_though_the_clock_was_set_back() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    first = endpoint.respond(token(9000.0))
+    client.wait()
+    assert isinstance(first, OAuthBearerToken)
+    endpoint.set_by = -3600.0
+    endpoint.now += 60
+    endpoint.source.refused(first)
+    second = endpoint.respond(token(9000.0))
+    client.wait()
+    assert endpoint.source.token() is second
+
+
+def test_a_token_expires_while_the_machine_is_suspended() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    endpoint.respond(token(1300.0))
+    client.wait()
+    # The steady clock has stopped.
+    endpoint.set_by = 300.0
+    assert endpoint.source.token() is None
+    second = endpoint.respond(token(1600.0))
+    client.wait()
+    assert endpoint.source.token() is second
+
+
 def refused_client(endpoint: Endpoint) -> OAuthBearerToken:
     """Let a client get a token that a broker rejects, and close the client."""
     client = Client()
@@ -280,6 +332,7 @@ class Stuck:
             TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000)),
             Random(1),
             lambda: self.now,
+            steady=lambda: self.now,
         )
 
     def fetch(self) -> OAuthBearerToken:
