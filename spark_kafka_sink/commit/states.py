@@ -129,6 +129,7 @@ class RecoveryState(Enum):
     """
 
     DESCRIBING = "asks for the state of each transaction that is open or has to be committed"
+    READING = "reads the owner's record again, because the decision has no marker yet"
     READING_MARKERS = (
         "reads how the transactions of a committed run have ended, and changes nothing"
     )
@@ -227,7 +228,8 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
 }
 RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
-    _O.DESCRIBING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.DESCRIBING: frozenset({_O.READING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
     _O.READING_MARKERS: frozenset({_O.RECOVERED}),
     _O.ENDING: frozenset({_O.RECOVERED}),
 }

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import recover
-from spark_kafka_sink.commit.log_record import NOTHING, DecidedTransaction
-from spark_kafka_sink.commit.names import TaskSlot, checked_owner
-from spark_kafka_sink.commit.outcomes import LostTransaction
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered
+from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.recover import main
 
 NOWHERE = "127.0.0.1:1"
@@ -104,11 +103,6 @@ def test_it_runs_as_a_module_and_explains_itself() -> None:
 
 def test_text_of_the_log_cannot_control_a_terminal() -> None:
     assert recover._plain("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
-
-
-def test_any_number_may_stand_for_a_time() -> None:
-    assert recover._time(0) == "1970-01-01T00:00:00.000Z"
-    assert recover._time(10**18) == f"{10**18} ms"
 
 
 # Runs the command for two owners, and appends the names of those that it recovers to a file.
@@ -241,17 +235,17 @@ def test_nothing_is_accepted_where_no_rows_are_known_to_be_lost(
     assert len(reasons) == len(failures)
 
 
-def test_a_command_that_is_printed_touches_no_other_owner() -> None:
-    found = FoundOwner(checked_owner("team", "my app", "t"), NOTHING, ())
-    producer = ProducerIdAndEpoch(1, 0)
-    decided = DecidedTransaction(TaskSlot(0, 0), producer, TopicPartition("t", 0), 5)
-    recovered = Recovered(
-        found,
-        fates=(Fate.LOST,),
-        undecided=(OpenSince("team/my%20app/t/1.0", 0, 60_000),),
-        lost=(LostTransaction(decided, 3),),
-    )
-    said = "\n".join(recover._state(recovered, "log"))
-    where = "--topic=t --txn-id-prefix=team --commit-log-topic=log"
-    assert f"python -m spark_kafka_sink.recover '--abort=my app' {where}" in said
-    assert f"python -m spark_kafka_sink.recover --accept-torn '--app-id=my app' {where}" in said
+def test_the_record_that_was_read_last_is_the_one_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
+    record = CommitRecord(RecordState.DONE, "run", 5, 0).after_version(7)
+    recovered = Recovered(found._replace(reading=LogReading(record, 3)))
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
+    config = producer_config({"bootstrap.servers": NOWHERE})
+    asked = recover._Asked(config, "team", TopicPartition("log", 0), "app", None)
+    with CommitClient(config, "log") as client:
+        assert recover._Command(asked, client).recover(found) == 0
+    assert "last written: version 7, 5 rows, at 1970" in capsys.readouterr().out

@@ -30,10 +30,12 @@ from spark_kafka_sink.commit.questions import (
     EndTxn,
     Listed,
     ListTransactions,
+    LogRead,
     MarkerRead,
     OpenTransaction,
     Question,
     ReadAllRecords,
+    ReadLog,
     ReadMarker,
     Reply,
     Unanswered,
@@ -108,6 +110,54 @@ def test_what_no_decision_covers_is_shown_and_not_touched() -> None:
             ),
         )
         assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
+
+
+PENDING = LogReading(DONE, 3, undecided=DECIDED)
+
+
+@pytest.mark.parametrize("state", [PREPARE_COMMIT, COMPLETE_COMMIT])
+@pytest.mark.parametrize(("commits", "fate"), [(True, Fate.COMMITTED), (False, Fate.OPEN)])
+def test_a_decision_whose_marker_is_not_written_yet_is_waited_for(
+    state: str, fate: Fate, *, commits: bool
+) -> None:
+    driver = Described(state, ProducerIdAndEpoch(9, 5))
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [driver, Described(ONGOING, WRITER, 900_000, 5_000)],
+        ReadLog: [LogRead(PENDING), LogRead(LogReading(DONE, 3)), LogRead(LogReading(DECIDED, 8))],
+    }
+    # The list may lack the task's transaction.
+    for open_ids in ((), (FIRST,)):
+        outcome, asked = recover(script, FoundOwner(OWNER, PENDING, open_ids), commits=commits)
+        assert outcome.fates == (fate,)
+        assert outcome.found.reading == LogReading(DECIDED, 8)
+        assert outcome.was_open == (OpenSince(FIRST, 5_000, 900_000),)
+        assert outcome.undecided == ()
+        assert kinds(asked)[:5] == [DescribeTransaction] * 2 + [ReadLog] * 3
+        assert kinds(asked)[5:] == ["commit"] * commits
+
+
+def test_a_decision_that_the_log_does_not_return_in_time_is_a_failure() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Described(PREPARE_COMMIT, ProducerIdAndEpoch(9, 5)), NOT_THERE],
+        ReadLog: [LogRead(PENDING)],
+    }
+    outcome, _ = recover(script, FoundOwner(OWNER, PENDING, ()))
+    assert outcome == Failure(
+        FailureKind.NO_ANSWER,
+        f"the decision to commit the write of {OWNER} is recorded, but the leader of the commit "
+        "log does not return it yet",
+    )
+    outcome, _ = recover(script | {ReadLog: [LogRead(error=29)]}, FoundOwner(OWNER, PENDING, ()))
+    assert "the commit log record of txnAppId 'flights' (topic t) could not be" in outcome.sentence
+
+
+@pytest.mark.parametrize("driver", [NOT_THERE, Described(ONGOING, ProducerIdAndEpoch(9, 4))])
+def test_a_record_of_an_open_transaction_of_the_driver_is_no_decision(driver: Described) -> None:
+    script: dict[Any, list[Reply]] = {DescribeTransaction: [driver, Described(ONGOING, WRITER)]}
+    outcome, asked = recover(script, FoundOwner(OWNER, PENDING, (FIRST,)))
+    assert outcome.fates == ()
+    assert FIRST in [each.transactional_id for each in outcome.undecided]
+    assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
 
 
 def test_a_newer_transaction_of_a_decided_id_is_not_taken_for_the_decided_one() -> None:
