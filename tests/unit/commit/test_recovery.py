@@ -21,6 +21,7 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     ONGOING,
+    PREPARE_ABORT,
     PREPARE_COMMIT,
     AllRecordsRead,
     Answer,
@@ -223,6 +224,17 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     outcome, _ = recover(script)
     assert outcome.fates == (fate,)
     assert said in outcome.failures[0].sentence
+
+
+def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Described(PREPARE_ABORT, ProducerIdAndEpoch(20, 2))],
+        "commit": [Ended(error=48)],
+        ReadMarker: [MarkerRead()],
+    }
+    outcome, _ = recover(script)
+    assert outcome.fates == (Fate.UNKNOWN,)
+    assert "it has no marker yet" in outcome.failures[0].sentence
 
 
 def test_an_id_that_may_not_be_described_is_a_failure_also_if_nothing_is_open() -> None:
