@@ -230,8 +230,13 @@ class _Command:
             _say(f"warning: commit log {asked.log}: {warning}")
         if isinstance(outcome, Failure):
             raise self._survey_failed(outcome)
-        every = outcome.owners if isinstance(outcome, Surveyed) else ()
+        surveyed = outcome or Surveyed(())
+        every, missed = surveyed.owners, surveyed.missed
         found = [each for each in every if self._is_asked_for(each)]
+        if missed is not None:
+            if not found:
+                raise missed.exception()
+            _say(f"warning: {missed.sentence}; only decided transactions are shown")
         if not found and asked.app_id is not None:
             known = listed(dict.fromkeys(repr(each.owner.app_id) for each in every))
             topic = "" if asked.topic is None else f" (topic {asked.topic})"
@@ -277,6 +282,8 @@ class _Command:
             return _NOT_POSSIBLE
         risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
         is_readable = outcome.found.reading.newer_format is None
+        if outcome.found.open_ids is None:
+            return _NOT_POSSIBLE
         return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
 
     def _printed(self, found: FoundOwner, *, commits: bool) -> Recovered | None:

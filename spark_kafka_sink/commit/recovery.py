@@ -75,18 +75,26 @@ from spark_kafka_sink.records.batch import Marker
 
 
 class FoundOwner(NamedTuple):
-    """An owner, its records in the commit log, and the ids of its open transactions."""
+    """An owner, its records in the commit log, and the ids of its open transactions.
+
+    open_ids is None if the open transactions could not be listed.
+    """
 
     owner: Owner
     reading: LogReading
-    open_ids: tuple[str, ...]
+    open_ids: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The owners that have a record or an open transaction, sorted."""
+    """The owners that have a record or an open transaction, sorted.
+
+    missed: why the open transactions could not be listed, or None if they were. Without the list,
+    the owners are only those that have a record.
+    """
 
     owners: tuple[FoundOwner, ...]
+    missed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,7 @@ class Surveying:
     waiting: TreeSet[Ask] = NO_ITEMS
     readings: tuple[tuple[str, LogReading], ...] = ()
     open_ids: frozenset[str] = frozenset()
+    missed: Failure | None = None
     outcome: Surveyed | Failure | None = None
 
 
@@ -109,7 +118,11 @@ def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the state machine after a reply, with the next requests to send to brokers."""
+    """Return the state machine after a reply, with the next requests to send to brokers.
+
+    If only the list of open transactions fails, the survey continues: to commit what is decided, a
+    recovery needs only the records.
+    """
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -127,9 +140,11 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
         failure = at.failure(
             f"the transactional ids that begin with {beginning!r} could not be listed"
         )
-        return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
+        if not isinstance(at.ask, ListTransactions):
+            return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
+        machine = replace(machine, missed=failure)
     machine = replace(machine, waiting=machine.waiting.without(at.ask))
-    outcome = None if machine.waiting else Surveyed(_owners(machine))
+    outcome = None if machine.waiting else Surveyed(_owners(machine), machine.missed)
     return Step(replace(machine, outcome=outcome))
 
 
@@ -144,8 +159,13 @@ def _owners(machine: Surveying) -> tuple[FoundOwner, ...]:
         found = read_id(transactional_id)
         if found is not None:
             open_ids.setdefault(found[0], []).append(transactional_id)
+    is_listed = machine.missed is None
     return tuple(
-        FoundOwner(owner, readings.get(owner, NOTHING), tuple(open_ids.get(owner, ())))
+        FoundOwner(
+            owner,
+            readings.get(owner, NOTHING),
+            tuple(open_ids.get(owner, ())) if is_listed else None,
+        )
         for owner in sorted({*readings, *open_ids})
         if owner.prefix == machine.prefix
     )
@@ -233,7 +253,7 @@ def begin(
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
     of_records = (*_decided(machine), *_decided_without_marker(found.reading))
     decided = (found.owner.task_id(each.slot) for each in of_records)
-    ids = dict.fromkeys([found.owner.driver_id, *found.open_ids, *decided])
+    ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
     return asking(machine, *map(DescribeTransaction, ids))
 
 

@@ -144,8 +144,8 @@ _1, _R, _O = SingleState, ResolveState, RecoveryState
 
 PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.PEEKING: frozenset({_P.LISTING, _P.SKIPPED, _P.FAILED}),
-    _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
-    _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
+    _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.READING}),
+    _P.DESCRIBING: frozenset({_P.FENCING, _P.READING}),
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
     _P.READING: frozenset(
         {

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_kafka_sink import recover
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
 from spark_kafka_sink.commit.names import checked_owner
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
@@ -249,3 +250,30 @@ def test_the_record_that_was_read_last_is_the_one_that_is_shown(
     with CommitClient(config, "log") as client:
         assert recover._Command(asked, client).recover(found) == 0
     assert "last written: version 7, 5 rows, at 1970" in capsys.readouterr().out
+
+
+def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = checked_owner("pykafka", "app", "t")
+    missed = Failure(FailureKind.NO_ANSWER, "they could not be listed: node 3 did not answer")
+    found = FoundOwner(owner, NOTHING, None)
+    surveyed = [Surveyed((found,), missed), Surveyed((), missed)]
+    fates = [(Fate.COMMITTED,), ()]
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=surveyed[0]))
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: Recovered(found, fates[0]))
+    assert main(["--bootstrap", NOWHERE]) == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        "recover: warning: they could not be listed: node 3 did not answer; only decided "
+        "transactions are shown\n"
+    )
+    assert "decided: 1 transactions: 1 are committed" in said.out
+    fates.pop(0)
+    assert main(["--bootstrap", NOWHERE]) == 2
+    assert "no transaction is decided; which ones are open is not known" in capsys.readouterr().out
+    surveyed.pop(0)
+    assert main(["--bootstrap", NOWHERE, "--app-id", "app"]) == 2
+    assert capsys.readouterr().err == "recover: they could not be listed: node 3 did not answer\n"

@@ -291,21 +291,32 @@ def test_owners_are_those_with_a_record_and_those_with_something_open() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [ReadAllRecords, ListTransactions])
-def test_a_survey_that_brokers_refuse_is_a_failure(kind: type) -> None:
-    refused: dict[Any, list[Reply]] = {
-        ReadAllRecords: [AllRecordsRead(error=29)],
-        ListTransactions: [Listed(error=31)],
-    }
-    fine: dict[Any, list[Reply]] = {
-        ReadAllRecords: [AllRecordsRead()],
-        ListTransactions: [Listed()],
-    }
-    outcome, _ = survey({**fine, kind: refused[kind]})
+def test_a_survey_that_brokers_refuse_is_a_failure() -> None:
+    outcome, _ = survey({ReadAllRecords: [AllRecordsRead(error=29)], ListTransactions: [Listed()]})
     assert isinstance(outcome, Failure)
     assert (
         "the transactional ids that begin with 'pykafka/' could not be listed" in outcome.sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Unanswered(7, "node 3 did not answer"), FailureKind.NO_ANSWER),
+        (Listed(error=31), FailureKind.REFUSED),
+    ],
+)
+def test_what_is_decided_is_committed_also_without_the_list_of_open_transactions(
+    reply: Reply, kind: FailureKind
+) -> None:
+    every = AllRecordsRead(((OWNER.driver_id, LogReading(DECIDED, 3)),))
+    surveyed, _ = survey({ReadAllRecords: [every], ListTransactions: [reply]})
+    assert surveyed.missed.kind is kind
+    (found,) = surveyed.owners
+    assert found == FoundOwner(OWNER, LogReading(DECIDED, 3), None)
+    outcome, asked = recover({}, found)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert "commit" in kinds(asked)
 
 
 def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:
