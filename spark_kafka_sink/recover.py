@@ -53,6 +53,11 @@ _NAME: Final = "recover"
 _FINE, _AT_RISK, _NOT_POSSIBLE, _INTERRUPTED = 0, 1, 2, 130
 _SERVERS: Final = "bootstrap.servers"
 _NOT_KNOWN: Final = "the state of these transactions is not known"
+# The tasks of a job that is still running are fenced only once they ask for an epoch.
+_ABORTED: Final = (
+    "aborted: the open transactions of the owner are ended; if a task is still running, it may "
+    "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job"
+)
 _NOTHING_LOST: Final = "no rows of the last run are lost: there is nothing to accept"
 _NOT_ACCEPTED: Final = (
     "nothing is accepted, because it is not known whether rows of the last run are lost; run this "
@@ -309,9 +314,7 @@ class _Command:
         """End the open transactions of an owner in the way in which its next run would end them."""
         _print(str(found.owner))
         _print_lines(_record_lines(found.reading))
-        return self._plan(
-            found, "aborted: the owner has no open transactions any more", accepts_torn=False
-        )
+        return self._plan(found, _ABORTED, accepts_torn=False)
 
     def accept_torn(self, found: FoundOwner) -> int:
         """Let an owner continue although rows of its last run are lost."""

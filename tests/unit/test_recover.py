@@ -12,13 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import recover
+from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
 from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.outcomes import Planned
 from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
 NOWHERE = "127.0.0.1:1"
@@ -277,3 +279,21 @@ def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with
     surveyed.pop(0)
     assert main(["--bootstrap", NOWHERE, "--app-id", "app"]) == 2
     assert capsys.readouterr().err == "recover: they could not be listed: node 3 did not answer\n"
+
+
+def test_an_abort_does_not_promise_what_a_running_task_may_break(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = checked_owner("pykafka", "app", "t")
+    planned = Planned(
+        Plan(Run(owner, "run", TopicPartition("log", 0), 2, 60_000), ProducerIdAndEpoch(1, 0))
+    )
+    outcomes = [Surveyed((FoundOwner(owner, NOTHING, ()),)), planned]
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=outcomes.pop(0)))
+    assert main(["--bootstrap", NOWHERE, "--abort", "app"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "aborted: the open transactions of the owner are ended; if a task is still running, it may "
+        "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job\n"
+    )
