@@ -21,10 +21,8 @@ import argparse
 import io
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
@@ -33,7 +31,7 @@ from spark_kafka_sink.auth.acls import READ
 from spark_kafka_sink.auth.java_properties import properties
 from spark_kafka_sink.commit import plan, recovery
 from spark_kafka_sink.commit.attempts import Run
-from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
+from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord, LogReading
 from spark_kafka_sink.commit.names import (
     ANY_TOPIC,
     DEFAULT_LOG_TOPIC,
@@ -41,8 +39,9 @@ from spark_kafka_sink.commit.names import (
     check_app_id,
     check_prefix,
 )
-from spark_kafka_sink.commit.outcomes import Planned, Torn, recover_command, torn_lines
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
+from spark_kafka_sink.commit.outcomes import Planned, Torn, torn_lines
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
+from spark_kafka_sink.commit.recovery_lines import state_lines, time_of
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
@@ -54,6 +53,11 @@ _NAME: Final = "recover"
 _FINE, _AT_RISK, _NOT_POSSIBLE, _INTERRUPTED = 0, 1, 2, 130
 _SERVERS: Final = "bootstrap.servers"
 _NOT_KNOWN: Final = "the state of these transactions is not known"
+# The tasks of a job that is still running are fenced only once they ask for an epoch.
+_ABORTED: Final = (
+    "aborted: the open transactions of the owner are ended; if a task is still running, it may "
+    "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job"
+)
 _NOTHING_LOST: Final = "no rows of the last run are lost: there is nothing to accept"
 _NOT_ACCEPTED: Final = (
     "nothing is accepted, because it is not known whether rows of the last run are lost; run this "
@@ -231,8 +235,13 @@ class _Command:
             _say(f"warning: commit log {asked.log}: {warning}")
         if isinstance(outcome, Failure):
             raise self._survey_failed(outcome)
-        every = outcome.owners if isinstance(outcome, Surveyed) else ()
+        surveyed = outcome or Surveyed(())
+        every, missed = surveyed.owners, surveyed.missed
         found = [each for each in every if self._is_asked_for(each)]
+        if missed is not None:
+            if not found:
+                raise missed.exception()
+            _say(f"warning: {missed.sentence}; only decided transactions are shown")
         if not found and asked.app_id is not None:
             known = listed(dict.fromkeys(repr(each.owner.app_id) for each in every))
             topic = "" if asked.topic is None else f" (topic {asked.topic})"
@@ -273,14 +282,26 @@ class _Command:
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
-        _print_owner(found)
+        outcome = self._printed(found, commits=commits)
+        if outcome is None:
+            return _NOT_POSSIBLE
+        risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
+        is_readable = outcome.found.reading.newer_format is None
+        if outcome.found.open_ids is None:
+            return _NOT_POSSIBLE
+        return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
+
+    def _printed(self, found: FoundOwner, *, commits: bool) -> Recovered | None:
+        """Recover an owner, and print the result. Return None if the recovery failed."""
+        _print(str(found.owner))
         outcome = self._recovered(found, commits=commits)
         if isinstance(outcome, Failure):
-            return self._failed(found, outcome)
-        _print_lines(_state(outcome, self._asked.log.topic))
-        risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
-        is_readable = found.reading.newer_format is None
-        return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
+            _print_lines(_record_lines(found.reading))
+            self._failed(found, outcome)
+            return None
+        _print_lines(_record_lines(outcome.found.reading))
+        _print_lines(state_lines(outcome, self._asked.log.topic))
+        return outcome
 
     def _recovered(self, found: FoundOwner, *, commits: bool) -> Recovered | Failure:
         begun = recovery.begin(found, level=self._level, deadline=self._deadline(), commits=commits)
@@ -291,24 +312,21 @@ class _Command:
 
     def abort(self, found: FoundOwner) -> int:
         """End the open transactions of an owner in the way in which its next run would end them."""
-        _print_owner(found)
-        return self._plan(
-            found, "aborted: the owner has no open transactions any more", accepts_torn=False
-        )
+        _print(str(found.owner))
+        _print_lines(_record_lines(found.reading))
+        return self._plan(found, _ABORTED, accepts_torn=False)
 
     def accept_torn(self, found: FoundOwner) -> int:
         """Let an owner continue although rows of its last run are lost."""
-        _print_owner(found)
-        outcome = self._recovered(found, commits=True)
-        if isinstance(outcome, Failure):
-            return self._failed(found, outcome)
-        _print_lines(_state(outcome, self._asked.log.topic))
+        outcome = self._printed(found, commits=True)
+        if outcome is None:
+            return _NOT_POSSIBLE
+        reading = outcome.found.reading
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            is_known = Fate.UNKNOWN not in outcome.fates and found.reading.newer_format is None
+            is_known = Fate.UNKNOWN not in outcome.fates and reading.newer_format is None
             _print_lines([_NOTHING_LOST if is_known else _NOT_ACCEPTED])
             return _FINE if is_known else _AT_RISK
-        record = found.reading.record
-        what = "its last run" if record is None else record.last_written
+        what = "its last run" if reading.record is None else reading.record.last_written
         return self._plan(
             found, f"accepted: {what} counts as written, and the next run can start",
             accepts_torn=True,
@@ -360,9 +378,8 @@ class _Command:
 # -- what it prints -------------------------------------------------------------------------------
 
 
-def _print_owner(found: FoundOwner) -> None:
-    _print(str(found.owner))
-    reading = found.reading
+def _record_lines(reading: LogReading) -> list[str]:
+    """Return lines that describe what the commit log contains about an owner."""
     record = reading.record or reading.undecided
     lines = []
     if record is not None:
@@ -379,9 +396,9 @@ def _print_owner(found: FoundOwner) -> None:
         noun = "row" if written.rows == 1 else "rows"
         lines.append(
             f"last written: {written.last_written}, {written.rows} {noun}, at "
-            f"{_time(written.written_at)} by the clock of the driver"
+            f"{time_of(written.written_at)} by the clock of the driver"
         )
-    _print_lines(lines)
+    return lines
 
 
 def _origin(record: CommitRecord) -> list[str]:
@@ -392,71 +409,6 @@ def _origin(record: CommitRecord) -> list[str]:
     }
     said = ", ".join(f"{name} {text}" for name, text in parts.items() if text)
     return [f"Spark: {said}"] if said else []
-
-
-def _state(found: Recovered, log_topic: str) -> list[str]:
-    """Return lines that describe an owner's open, decided and lost transactions.
-
-    log_topic: the topic of the commit log, for the commands in these lines.
-    """
-    lines = []
-    if found.undecided:
-        lines += _undecided(found, log_topic)
-    if found.fates:
-        lines += _decided(found)
-    lines += [
-        f"the state of a transaction is not known: {each.sentence}" for each in found.failures
-    ]
-    if found.lost:
-        owner, record = found.found.owner, found.found.reading.record
-        lines += torn_lines(owner, log_topic, record, found.lost, len(found.fates))
-    return lines or ["no transaction is open"]
-
-
-def _undecided(found: Recovered, log_topic: str) -> list[str]:
-    owner = found.found.owner
-    abort = recover_command([f"--abort={owner.app_id}"], owner, log_topic)
-    since = _time(min(each.start_ms for each in found.undecided))
-    until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
-    return [
-        f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
-        f"abort the last at {until}. Either the job is still running, or it has died. If it has "
-        f"died, its next run ends them, or this command does: {abort}"
-    ]
-
-
-def _decided(found: Recovered) -> list[str]:
-    count = Counter(found.fates)
-    said = [f"{count[fate]} {words}" for fate, words in _FATES.items() if count[fate]]
-    lines = [f"decided: {len(found.fates)} transactions: {', '.join(said)}"]
-    if not found.was_open:
-        return lines
-    since = _time(min(each.start_ms for each in found.was_open))
-    first_end = _time(min(each.start_ms + each.timeout_ms for each in found.was_open))
-    if count[Fate.OPEN]:
-        return [*lines, f"open since {since}: rows are lost if nobody commits them by {first_end}"]
-    return [*lines, f"{len(found.was_open)} of them were open until now, since {since}"]
-
-
-_FATES: Final = {
-    Fate.COMMITTED: "are committed",
-    Fate.OPEN: "are still to be committed",
-    Fate.LOST: "were aborted by brokers",
-    Fate.IN_DOUBT: "are committed or aborted, but it can no longer be found out which",
-    Fate.UNKNOWN: "have a result that is not known now",
-}
-
-
-def _count(transactions: Sequence[OpenSince]) -> str:
-    return f"{len(transactions)} transaction{'s' if len(transactions) > 1 else ''}"
-
-
-def _time(ms: int) -> str:
-    try:
-        at = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # a record may hold any number
-        return f"{ms} ms"
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _print_lines(lines: Iterable[str]) -> None:

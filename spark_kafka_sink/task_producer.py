@@ -90,13 +90,16 @@ class TaskProducer(BaseProducer):
         *,
         adds_partitions: bool,
         withholds: bool,
+        checks_duplicates: bool,
     ) -> None:
         """Join a transaction of another process. Rows that are appended later are part of it.
 
         transaction_version: the cluster's finalized level of the feature transaction.version.
         adds_partitions: whether this producer must add the partitions to the transaction; False if
         they were added already. With transaction.version 2, this is ignored. withholds: whether to
-        hold all batches back until `flush`, or until memory is short.
+        hold all batches back until `flush`, or until memory is short. checks_duplicates: whether to
+        keep the batches that a broker acknowledged as duplicates (`JoinedPartition.duplicates`), so
+        that the caller can compare them with the log. They are not part of ``buffer.memory``.
 
         If rows were appended before, call `flush` first. Raise IllegalStateException if rows are
         not flushed, if the producer is already in a transaction, or if acks is not ``all``. If any
@@ -110,6 +113,7 @@ class TaskProducer(BaseProducer):
         version = checked_number("transaction_version", transaction_version, 0, LARGEST_INT16)
         checked("adds_partitions", adds_partitions, bool, "True or False")
         checked("withholds", withholds, bool, "True or False")
+        checked("checks_duplicates", checks_duplicates, bool, "True or False")
         self._caller.before_call()
         if self._config.acks_number != -1:
             acks = Option("acks", self._config.acks)
@@ -120,6 +124,7 @@ class TaskProducer(BaseProducer):
             producer,
             version,
             adds_partitions=adds_partitions,
+            checks_duplicates=checks_duplicates,
             retry_backoff=ExponentialBackoff.of_ms(
                 self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
             ),

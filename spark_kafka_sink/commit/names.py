@@ -180,6 +180,8 @@ def app_id_of_checkpoint(location: str) -> str:
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")
+    # An empty path after an authority is the root.
+    path = path if path or not authority else "/"
     path = posixpath.normpath("/" + path.lstrip("/") if path.startswith("/") else path)
     scheme = scheme.lower()
     where = "" if scheme in ("", "file") else f"{scheme}://{authority}"

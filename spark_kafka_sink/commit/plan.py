@@ -17,6 +17,10 @@ So D4 never aborts a newer driver's transactions, even if that driver has overta
 any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would abort
 transactions that a newer driver has decided to commit.
 
+If D0 or D1 fails, for example because one broker does not respond, no run is planned. But before
+the plan fails, it commits the transactions of the last run if that run is decided (D2 and D3).
+This needs neither the list nor the fence, and the rows are lost if it is done too late.
+
 Before D0, a batch job reads the log to find out whether its version is written already. If so, and
 if its record is in state DONE, no plan is made, and no driver is fenced.
 """
@@ -78,6 +82,7 @@ from spark_kafka_sink.commit.verdicts import NEWER_EPOCH, Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 _S = PlanState
+_BEFORE_READING: Final = frozenset((_S.LISTING, _S.DESCRIBING, _S.FENCING))
 
 Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
@@ -94,7 +99,8 @@ class Planning:
     commit the decided transactions. offset: the offset of the record that this planning has
     written. is_proved: whether that record is committed, which proves that none of the leftovers is
     decided. asked_again: whether EndTxn was sent again, because the first response did not show
-    whether the driver's transaction was committed.
+    whether the driver's transaction was committed. missed: why D0 or D1 has failed, or None. If it
+    has, the plan only commits what is decided, and then fails.
     """
 
     state: PlanState
@@ -111,6 +117,7 @@ class Planning:
     offset: int = -1
     is_proved: bool = False
     asked_again: bool = False
+    missed: Failure | None = None
     outcome: Outcome | None = None
 
 
@@ -142,8 +149,18 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     if at.asks_again or at.found is Verdict.FATAL:
-        return _over(machine, at.failure(f"the write of {machine.run.owner} could not be planned"))
+        return _failed(
+            machine, at.failure(f"the write of {machine.run.owner} could not be planned")
+        )
     return _STEPS[machine.state](machine, at)
+
+
+def _failed(machine: Planning, failure: Failure) -> Step[Planning]:
+    """End the plan with a failure. If D0 or D1 has failed, commit what is decided before that."""
+    if machine.missed is not None or machine.state not in _BEFORE_READING:
+        return _over(machine, machine.missed or failure)
+    machine = replace(_moved(machine, _S.READING), missed=failure)
+    return asking(machine, ReadLog(machine.run.driver_id))
 
 
 # -- before the fence -----------------------------------------------------------------------------
@@ -204,7 +221,10 @@ def _read(machine: Planning, at: Received) -> Step[Planning]:
         return _over(machine, _newer_format(machine, reading))
     record = reading.record
     machine = replace(machine, record=record)
-    if record is not None and record.state is RecordState.DECIDED:
+    is_decided = record is not None and record.state is RecordState.DECIDED
+    if machine.missed is not None and not is_decided:
+        return _over(machine, machine.missed)
+    if record is not None and is_decided:
         decided = decided_by(machine.run.owner, record)
         machine = replace(machine, leftovers=without(machine.leftovers, decided))
         return _roll_forward(machine, record)
@@ -227,6 +247,8 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning) -> Step[Planning]:
+    if machine.missed is not None:
+        return _over(machine, machine.missed)
     failures = (each.failure for each in machine.ends.machines if each.failure is not None)
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:

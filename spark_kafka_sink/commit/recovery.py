@@ -13,6 +13,10 @@ also do this. The record stays DECIDED, because only a driver with the current e
 transactions. `begin` starts the recovery of one owner. The recovery queries the state of each
 transaction and then commits the decided transactions. With `commits=False`, it commits nothing and
 only finds out their results.
+
+The survey may read a record in state DECIDED before its transaction has a marker. If the
+coordinator says that the driver's transaction is committed, the run is decided. Then the recovery
+reads the log again until it returns the record as committed.
 """
 
 from __future__ import annotations
@@ -45,13 +49,16 @@ from spark_kafka_sink.commit.questions import (
     DescribeTransaction,
     Listed,
     ListTransactions,
+    LogRead,
     MarkerRead,
     ReadAllRecords,
+    ReadLog,
     ReadMarker,
 )
 from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolving, Resolvings
 from spark_kafka_sink.commit.states import RECOVERY, RecoveryState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
+    MARKER_PAUSE_S,
     Failure,
     FailureKind,
     Received,
@@ -68,18 +75,26 @@ from spark_kafka_sink.records.batch import Marker
 
 
 class FoundOwner(NamedTuple):
-    """An owner, its records in the commit log, and the ids of its open transactions."""
+    """An owner, its records in the commit log, and the ids of its open transactions.
+
+    open_ids is None if the open transactions could not be listed.
+    """
 
     owner: Owner
     reading: LogReading
-    open_ids: tuple[str, ...]
+    open_ids: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The owners that have a record or an open transaction, sorted."""
+    """The owners that have a record or an open transaction, sorted.
+
+    missed: why the open transactions could not be listed, or None if they were. Without the list,
+    the owners are only those that have a record.
+    """
 
     owners: tuple[FoundOwner, ...]
+    missed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,7 @@ class Surveying:
     waiting: TreeSet[Ask] = NO_ITEMS
     readings: tuple[tuple[str, LogReading], ...] = ()
     open_ids: frozenset[str] = frozenset()
+    missed: Failure | None = None
     outcome: Surveyed | Failure | None = None
 
 
@@ -102,7 +118,11 @@ def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the state machine after a reply, with the next requests to send to brokers."""
+    """Return the state machine after a reply, with the next requests to send to brokers.
+
+    If only the list of open transactions fails, the survey continues: to commit what is decided, a
+    recovery needs only the records.
+    """
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -120,9 +140,11 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
         failure = at.failure(
             f"the transactional ids that begin with {beginning!r} could not be listed"
         )
-        return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
+        if not isinstance(at.ask, ListTransactions):
+            return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
+        machine = replace(machine, missed=failure)
     machine = replace(machine, waiting=machine.waiting.without(at.ask))
-    outcome = None if machine.waiting else Surveyed(_owners(machine))
+    outcome = None if machine.waiting else Surveyed(_owners(machine), machine.missed)
     return Step(replace(machine, outcome=outcome))
 
 
@@ -137,8 +159,13 @@ def _owners(machine: Surveying) -> tuple[FoundOwner, ...]:
         found = read_id(transactional_id)
         if found is not None:
             open_ids.setdefault(found[0], []).append(transactional_id)
+    is_listed = machine.missed is None
     return tuple(
-        FoundOwner(owner, readings.get(owner, NOTHING), tuple(open_ids.get(owner, ())))
+        FoundOwner(
+            owner,
+            readings.get(owner, NOTHING),
+            tuple(open_ids.get(owner, ())) if is_listed else None,
+        )
         for owner in sorted({*readings, *open_ids})
         if owner.prefix == machine.prefix
     )
@@ -174,8 +201,9 @@ class OpenSince(NamedTuple):
 class Recovered:
     """The result of the recovery of one owner.
 
-    fates: the results of the decided transactions, in the order of the record; empty if the record
-    is not DECIDED. was_open: the decided transactions that were open before the recovery.
+    found: the owner, with a newer reading than that of the survey if the recovery has read the log
+    again. fates: the results of the decided transactions, in the order of the record; empty if the
+    record is not DECIDED. was_open: the decided transactions that were open before the recovery.
     undecided: the open transactions that no record lists. lost: the decided transactions whose rows
     are lost. failures: for each decided transaction whose result is not known, the reason.
     """
@@ -223,8 +251,9 @@ def begin(
     the request to describe it.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
-    decided = (found.owner.task_id(each.slot) for each in _decided(machine))
-    ids = dict.fromkeys([found.owner.driver_id, *found.open_ids, *decided])
+    of_records = (*_decided(machine), *_decided_without_marker(found.reading))
+    decided = (found.owner.task_id(each.slot) for each in of_records)
+    ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
     return asking(machine, *map(DescribeTransaction, ids))
 
 
@@ -254,6 +283,35 @@ def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
     machine = replace(machine, waiting=machine.waiting.without(ask))
     if machine.waiting:
         return Step(machine)
+    if _is_decided_without_marker(machine):
+        return asking(_moved(machine, _S.READING), ReadLog(machine.found.owner.driver_id))
+    return _end_or_look(machine)
+
+
+def _is_decided_without_marker(machine: Recovering) -> bool:
+    driver = dict(machine.described).get(machine.found.owner.driver_id)
+    is_committed = driver is not None and driver.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    return is_committed and bool(_decided_without_marker(machine.found.reading))
+
+
+def _read(machine: Recovering, at: Received) -> Step[Recovering]:
+    owner, before = machine.found.owner, machine.found.reading
+    if at.found is not Verdict.DONE or not isinstance(at.reply, LogRead):
+        failure = at.failure(f"the commit log record of {owner} could not be read")
+        return _over(machine, failure)
+    if at.reply.reading.offset > before.offset:
+        found = machine.found._replace(reading=at.reply.reading)
+        return _end_or_look(replace(machine, found=found))
+    if at.now < machine.deadline:
+        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
+    sentence = (
+        f"the decision to commit the write of {owner} is recorded, but the leader of the commit "
+        "log does not return it yet"
+    )
+    return _over(machine, Failure(FailureKind.NO_ANSWER, sentence))
+
+
+def _end_or_look(machine: Recovering) -> Step[Recovering]:
     return _commit(machine) if machine.commits else _read_markers(machine)
 
 
@@ -379,6 +437,7 @@ def _why(owner: Owner, decided: DecidedTransaction, read: MarkerRead | Failure) 
 
 _STEPS: Final = {
     _S.DESCRIBING: _described_one,
+    _S.READING: _read,
     _S.READING_MARKERS: _marker_read,
 }
 
@@ -386,6 +445,10 @@ _STEPS: Final = {
 def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
     record = machine.found.reading.record
     return () if record is None else decided_of(record)
+
+
+def _decided_without_marker(reading: LogReading) -> tuple[DecidedTransaction, ...]:
+    return () if reading.undecided is None else decided_of(reading.undecided)
 
 
 def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:

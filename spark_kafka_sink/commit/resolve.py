@@ -10,6 +10,10 @@ A transaction is decided once a commit log record that lists it is committed. Th
      empty transaction with the same epoch.
   4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
      of the transaction on.
+
+If there is no marker when the time runs out, the failure depends on the description. If the
+transaction has ended, its marker can no longer be found, for example because the topic was
+recreated (IN_DOUBT). Otherwise, the marker may only be slow (NO_ANSWER).
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.commit.outcomes import LostTransaction
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
     Answer,
     Ask,
     Described,
@@ -52,6 +59,9 @@ from spark_kafka_sink.records.batch import Marker
 RECORDS_ARE_GONE: Final = "its records are no longer in the log"
 NO_MARKER: Final = "it has no marker yet"
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
+_NOT_ENDED: Final = frozenset((ONGOING, PREPARE_COMMIT, PREPARE_ABORT))
+# An abort raises the epoch by two if Kafka 4.0 makes it after a timeout.
+_MOST_BUMPS: Final = 2
 _ENDS: Final = {Marker.COMMIT: ResolveState.COMMITTED, Marker.ABORT: ResolveState.ABORTED}
 _S = ResolveState
 
@@ -62,7 +72,8 @@ class Resolving:
 
     partition, first_offset: the location of one record of the transaction. asked: the request that
     has no reply yet. records: the number of the transaction's records in the partition, if its
-    marker was read. failure: why the result is UNKNOWN.
+    marker was read. failure: why the result is UNKNOWN. has_ended: whether the coordinator's last
+    response shows that the transaction is neither open nor waiting for its markers.
     """
 
     state: ResolveState
@@ -75,6 +86,7 @@ class Resolving:
     asked: Ask | None
     records: int = 0
     failure: Failure | None = None
+    has_ended: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -236,8 +248,18 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
+    machine = replace(machine, has_ended=_has_ended(machine, at))
     ask = ReadMarker(machine.partition, machine.first_offset, machine.producer, machine.deadline)
     return _ask(machine, _S.READING_MARKER, ask)
+
+
+def _has_ended(machine: Resolving, at: Received) -> bool:
+    if at.found is not Verdict.DONE or not isinstance(at.reply, Described):
+        return at.found is Verdict.NOT_FOUND
+    found, producer = at.reply.producer, machine.producer
+    is_near = producer.epoch <= found.epoch <= producer.epoch + _MOST_BUMPS
+    is_same = found.producer_id == producer.producer_id and is_near
+    return not is_same or at.reply.state not in _NOT_ENDED
 
 
 def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
@@ -245,8 +267,10 @@ def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
     if read.marker is not None:
         return _over(replace(machine, records=read.records), _ENDS[read.marker])
     if read.is_gone or at.now >= machine.deadline:
-        why = RECORDS_ARE_GONE if read.is_gone else NO_MARKER
-        return _over(replace(machine, failure=_in_doubt(machine, why)), _S.UNKNOWN)
+        failure = _in_doubt(machine, RECORDS_ARE_GONE if read.is_gone else NO_MARKER)
+        if not read.is_gone and not machine.has_ended:
+            failure = replace(failure, kind=FailureKind.NO_ANSWER)
+        return _over(replace(machine, failure=failure), _S.UNKNOWN)
     ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
     return _ask(machine, _S.ENDING, ask, MARKER_PAUSE_S)
 

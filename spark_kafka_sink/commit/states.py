@@ -129,6 +129,7 @@ class RecoveryState(Enum):
     """
 
     DESCRIBING = "asks for the state of each transaction that is open or has to be committed"
+    READING = "reads the owner's record again, because the decision has no marker yet"
     READING_MARKERS = (
         "reads how the transactions of a committed run have ended, and changes nothing"
     )
@@ -143,8 +144,8 @@ _1, _R, _O = SingleState, ResolveState, RecoveryState
 
 PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.PEEKING: frozenset({_P.LISTING, _P.SKIPPED, _P.FAILED}),
-    _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
-    _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
+    _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.READING}),
+    _P.DESCRIBING: frozenset({_P.FENCING, _P.READING}),
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
     _P.READING: frozenset(
         {
@@ -227,7 +228,8 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
 }
 RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
-    _O.DESCRIBING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.DESCRIBING: frozenset({_O.READING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
     _O.READING_MARKERS: frozenset({_O.RECOVERED}),
     _O.ENDING: frozenset({_O.RECOVERED}),
 }

@@ -22,12 +22,15 @@ from spark_kafka_sink.spark.session import driver_folder
 def keep_plan(plan: Plan) -> None:
     """Store a plan, so that an abort without commit messages finds it.
 
-    If it cannot be stored, brokers abort the open transactions after their timeout.
+    If it cannot be stored, the folder contains no plan of the owner, and brokers abort the open
+    transactions after their timeout.
     """
     path = _path(plan.run.owner)
     if path is None:
         return
     with suppress(OSError):
+        # If the disk is full, the older plan must not remain: it is of another micro-batch.
+        path.unlink(missing_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         partial.write_bytes(pickle.dumps(plan))
         partial.replace(path)

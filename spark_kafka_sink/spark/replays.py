@@ -65,7 +65,8 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
         return None
     return (
         f"{micro_batch} is not the first, but the commit log has no micro-batch of {owner}: "
-        "either all earlier micro-batches had no rows, or txnAppId, txnIdPrefix, commitLogTopic, "
-        "the topic, the cluster, or the spelling of checkpointLocation has changed; after such a "
-        "change, rows of a micro-batch that was written before are written twice"
+        "either all earlier micro-batches had no rows, or they were written without exactlyOnce, "
+        "by another sink or with Spark Connect, or txnAppId, txnIdPrefix, commitLogTopic, the "
+        "topic, the cluster, or the spelling of checkpointLocation has changed; if this "
+        "micro-batch was written before, its rows are written twice"
     )

@@ -117,7 +117,7 @@ class Driver:
         version = 2 if self.level == 2 else 0
         producer.join_transaction(
             self.transactional_id, self.producer, version,
-            adds_partitions=adds, withholds=withholds,
+            adds_partitions=adds, withholds=withholds, checks_duplicates=True,
         )  # fmt: skip
 
 
@@ -198,7 +198,8 @@ from spark_kafka_sink.task_producer import TaskProducer
 config, transactional_id, producer_id, version = pickle.loads(sys.stdin.buffer.read())
 producer = TaskProducer(config, allow_auto_create_topics=False)
 producer.join_transaction(
-    transactional_id, producer_id, version, adds_partitions=True, withholds=False
+    transactional_id, producer_id, version,
+    adds_partitions=True, withholds=False, checks_duplicates=False,
 )
 producer.append({topic!r}, pa.record_batch({{"value": pa.array(["1", "2", "3"])}}))
 producer.flush()

@@ -131,6 +131,7 @@ class Stream:
             self._run.level,
             adds_partitions=not self._is_single,
             withholds=self._is_single,
+            checks_duplicates=self._is_single,
         )
         value = pa.array([f"{batch_id}.{task}"])
         row = {"value": value, "partition": pa.array([task], pa.int32())}

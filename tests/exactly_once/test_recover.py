@@ -284,7 +284,7 @@ def test_an_abandoned_job_is_aborted(
     messages = job.write(writer, ROWS)
     assert open_ids(client, job) != []
     assert recover("--abort", "job") == 0
-    assert "aborted: the owner has no open transactions any more" in recover.out
+    assert "aborted: the open transactions of the owner are ended" in recover.out
     assert open_ids(client, job) == []
     # In mode single, no record was needed to abort the only transaction, which is the driver's.
     assert recover("--app-id", "job") == (0 if mode == "two-phase" else 2)

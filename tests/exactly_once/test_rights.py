@@ -82,7 +82,7 @@ def test_the_documented_rights_are_enough_for_jobs_and_for_recover(
     said = capsys.readouterr().out
     assert "open: 1 transaction" in said
     assert main([*command, "--topic", topic, "--abort", "job"]) == 0
-    assert "aborted: the owner has no open transactions any more" in capsys.readouterr().out
+    assert "aborted: the open transactions of the owner are ended" in capsys.readouterr().out
     with pytest.raises(KafkaException):
         handed_over(abandoned).commit(messages)
     job.run({1: ["c"]}, txnVersion="2")

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from spark_kafka_sink import recover
-from spark_kafka_sink.commit.log_record import NOTHING, DecidedTransaction
-from spark_kafka_sink.commit.names import TaskSlot, checked_owner
-from spark_kafka_sink.commit.outcomes import LostTransaction
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.outcomes import Planned
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
@@ -104,11 +106,6 @@ def test_it_runs_as_a_module_and_explains_itself() -> None:
 
 def test_text_of_the_log_cannot_control_a_terminal() -> None:
     assert recover._plain("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
-
-
-def test_any_number_may_stand_for_a_time() -> None:
-    assert recover._time(0) == "1970-01-01T00:00:00.000Z"
-    assert recover._time(10**18) == f"{10**18} ms"
 
 
 # Runs the command for two owners, and appends the names of those that it recovers to a file.
@@ -241,17 +238,62 @@ def test_nothing_is_accepted_where_no_rows_are_known_to_be_lost(
     assert len(reasons) == len(failures)
 
 
-def test_a_command_that_is_printed_touches_no_other_owner() -> None:
-    found = FoundOwner(checked_owner("team", "my app", "t"), NOTHING, ())
-    producer = ProducerIdAndEpoch(1, 0)
-    decided = DecidedTransaction(TaskSlot(0, 0), producer, TopicPartition("t", 0), 5)
-    recovered = Recovered(
-        found,
-        fates=(Fate.LOST,),
-        undecided=(OpenSince("team/my%20app/t/1.0", 0, 60_000),),
-        lost=(LostTransaction(decided, 3),),
+def test_the_record_that_was_read_last_is_the_one_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
+    record = CommitRecord(RecordState.DONE, "run", 5, 0).after_version(7)
+    recovered = Recovered(found._replace(reading=LogReading(record, 3)))
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
+    config = producer_config({"bootstrap.servers": NOWHERE})
+    asked = recover._Asked(config, "team", TopicPartition("log", 0), "app", None)
+    with CommitClient(config, "log") as client:
+        assert recover._Command(asked, client).recover(found) == 0
+    assert "last written: version 7, 5 rows, at 1970" in capsys.readouterr().out
+
+
+def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = checked_owner("pykafka", "app", "t")
+    missed = Failure(FailureKind.NO_ANSWER, "they could not be listed: node 3 did not answer")
+    found = FoundOwner(owner, NOTHING, None)
+    surveyed = [Surveyed((found,), missed), Surveyed((), missed)]
+    fates = [(Fate.COMMITTED,), ()]
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=surveyed[0]))
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: Recovered(found, fates[0]))
+    assert main(["--bootstrap", NOWHERE]) == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        "recover: warning: they could not be listed: node 3 did not answer; only decided "
+        "transactions are shown\n"
     )
-    said = "\n".join(recover._state(recovered, "log"))
-    where = "--topic=t --txn-id-prefix=team --commit-log-topic=log"
-    assert f"python -m spark_kafka_sink.recover '--abort=my app' {where}" in said
-    assert f"python -m spark_kafka_sink.recover --accept-torn '--app-id=my app' {where}" in said
+    assert "decided: 1 transactions: 1 are committed" in said.out
+    fates.pop(0)
+    assert main(["--bootstrap", NOWHERE]) == 2
+    assert "no transaction is decided; which ones are open is not known" in capsys.readouterr().out
+    surveyed.pop(0)
+    assert main(["--bootstrap", NOWHERE, "--app-id", "app"]) == 2
+    assert capsys.readouterr().err == "recover: they could not be listed: node 3 did not answer\n"
+
+
+def test_an_abort_does_not_promise_what_a_running_task_may_break(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = checked_owner("pykafka", "app", "t")
+    planned = Planned(
+        Plan(Run(owner, "run", TopicPartition("log", 0), 2, 60_000), ProducerIdAndEpoch(1, 0))
+    )
+    outcomes = [Surveyed((FoundOwner(owner, NOTHING, ()),)), planned]
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=outcomes.pop(0)))
+    assert main(["--bootstrap", NOWHERE, "--abort", "app"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "aborted: the open transactions of the owner are ended; if a task is still running, it may "
+        "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job\n"
+    )

@@ -89,7 +89,8 @@ class JoinedPartition:
 
     The offsets and the sequence are -1 before the first batch. went_back: None if every batch got
     higher offsets than all batches before it. Otherwise, for the last batch that did not, a pair:
-    its base offset, and the highest offset of the batches before it.
+    its base offset, and the highest offset of the batches before it. duplicates: the batches that
+    were acknowledged as duplicates; empty if they are not checked.
     """
 
     first_offset: int = -1
@@ -103,8 +104,9 @@ class JoinedPartition:
 class JoinedDeliveries(Deliveries):
     """What was delivered in a transaction, with the details that are compared with the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checks_duplicates: bool) -> None:
         super().__init__()
+        self._checks_duplicates = checks_duplicates
         self.joined: dict[TopicPartition, JoinedPartition] = {}
 
     def add(self, batch: ProducerBatch) -> None:
@@ -120,7 +122,7 @@ class JoinedDeliveries(Deliveries):
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
-        if _is_duplicate(batch):
+        if self._checks_duplicates and _is_duplicate(batch):
             written.duplicates.append(
                 DuplicateBatch(
                     base_offset=batch.base_offset, attempts=batch.attempts, sent=batch.kept
@@ -132,7 +134,8 @@ def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
     If the topic uses CreateTime, a broker returns a timestamp only for a duplicate, namely the
-    timestamp of the stored batch. (Topics with LogAppendTime are rejected before the job.)
+    timestamp of the stored batch. (Topics with LogAppendTime are rejected before the job if
+    duplicates are checked.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
@@ -143,8 +146,10 @@ class JoinedTransaction:
     The sender of a producer uses it in place of a `TransactionManager`. Times are seconds of the
     producer's clock. transaction_version: the cluster's finalized transaction.version when the
     transaction began. adds_partitions: whether this producer sends requests that add its partitions
-    to the transaction. This is ignored for transaction.version 2. queue: the requests that wait to
-    be sent, and their coordinator. error: why the producer cannot continue, None if it can.
+    to the transaction. This is ignored for transaction.version 2. checks_duplicates: whether to
+    keep batches that are acknowledged as duplicates, so that the caller can compare them with the
+    log. queue: the requests that wait to be sent, and their coordinator. error: why the producer
+    cannot continue, None if it can.
     """
 
     # These are properties of TransactionManager. They are always False here, because this producer
@@ -160,6 +165,7 @@ class JoinedTransaction:
         transaction_version: int,
         *,
         adds_partitions: bool,
+        checks_duplicates: bool,
         retry_backoff: ExponentialBackoff,
         random: Random,
         acls: Acls | None = None,
@@ -167,9 +173,10 @@ class JoinedTransaction:
         self.error: KafkaException | None = None
         self.sequences = Sequences(is_transactional=True)
         self.sequences.adopt(producer)
-        self.deliveries = JoinedDeliveries()
+        self.deliveries = JoinedDeliveries(checks_duplicates=checks_duplicates)
         self._producer = producer
         self._is_v2 = transaction_version >= 2
+        self._checks_duplicates = checks_duplicates
         self._adds_partitions = adds_partitions and not self._is_v2
         self._acls = acls or Acls()
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms=0)
@@ -230,7 +237,7 @@ class JoinedTransaction:
 
     def reads_back(self, batch: ProducerBatch) -> bool:
         """Return whether an acknowledged batch must be compared with the batch in the log."""
-        return batch.attempts > 0 and _is_duplicate(batch)
+        return self._checks_duplicates and batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch failed because a broker was verifying another producer's batch.

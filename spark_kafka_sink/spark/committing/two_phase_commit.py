@@ -222,13 +222,15 @@ def _still_open(plan: Plan, aborted: Aborted) -> str:
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     """Return why brokers refused to abort a run that is not decided in the commit log."""
     is_newer = has_newer_run(client, plan)
-    superseded = "was superseded by a newer run, which ends the open transactions"
-    if is_newer:
-        return superseded
-    until = f"brokers abort its open transactions after at most {plan.run.timeout_ms} ms"
+    # A task may have opened its transaction after the newer run had listed the open ones.
+    until = f"within {plan.run.timeout_ms} ms, brokers abort each transaction that is still open"
     # At level 2, a newer run that has just aborted the driver's transaction looks like a timeout.
-    if is_newer is None or level >= 2:
-        return f"{superseded}, or timed out; {until}"
+    if is_newer is not False or level >= 2:
+        other = "" if is_newer else ", or timed out"
+        return (
+            "was superseded by a newer run, which ends the open transactions that it finds"
+            f"{other}; {until}"
+        )
     return f"timed out: no row is visible; {until}"
 
 

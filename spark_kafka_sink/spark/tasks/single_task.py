@@ -49,6 +49,7 @@ class SingleTask:
             plan.run.level,
             adds_partitions=False,  # the driver has added them
             withholds=True,
+            checks_duplicates=True,
         )
 
     @property

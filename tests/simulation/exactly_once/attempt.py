@@ -171,6 +171,7 @@ class Attempt:
             self.errand.plan.run.level,
             adds_partitions=not is_single,
             withholds=is_single,
+            checks_duplicates=is_single,
         )
 
     # -- rows -------------------------------------------------------------------------------------

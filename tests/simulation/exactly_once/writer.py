@@ -69,6 +69,7 @@ class Writer(Process):
         *,
         adds_partitions: bool,
         withholds: bool,
+        checks_duplicates: bool,
     ) -> None:
         """Write in a transaction from now on, as `TaskProducer.join_transaction` does."""
         self._joined = JoinedTransaction(
@@ -76,6 +77,7 @@ class Writer(Process):
             producer,
             transaction_version,
             adds_partitions=adds_partitions,
+            checks_duplicates=checks_duplicates,
             retry_backoff=self._backoff,
             random=self._random,
         )

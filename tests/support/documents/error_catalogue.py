@@ -1370,9 +1370,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The command `recover`",
             (
                 "An argument is missing or invalid, or the commit log does not contain this "
-                "`txnAppId`."
+                "`txnAppId`. Or brokers rejected a request or did not respond in time."
             ),
-            "Correct the argument. The message lists the values of `txnAppId` in the commit log.",
+            (
+                "Correct the argument. The message lists the values of `txnAppId` in the commit "
+                "log. If brokers did not respond, run the command again."
+            ),
             places=(
                 "recover.py:_asked",
                 "recover.py:_check_topic",
@@ -1380,6 +1383,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "recover.py:_Command.owners",
                 "commit/recovery.py:step_survey",
                 "commit/recovery.py:_described_one",
+                "commit/recovery.py:_read",
                 "commit/recovery.py:_marker_read",
             ),
             tests=(
@@ -1387,6 +1391,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/test_recover.py::test_a_file_with_an_unknown_or_a_secret_option_is_refused_without_its_value",
                 "exactly_once/test_recover.py::test_other_owners_are_left_out_and_a_wrong_name_is_refused",
                 "unit/commit/test_recovery.py::test_a_survey_that_brokers_refuse_is_a_failure",
+                "unit/commit/test_recovery.py::test_a_decision_that_the_log_does_not_return_in_time_is_a_failure",
             ),
         ),
     ),

@@ -67,12 +67,15 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         (
             "The commit log does not contain the earlier micro-batches of this query. Either the "
             "query has a new checkpoint, or an option that the message names has changed, or all "
-            "earlier micro-batches had no rows. Such micro-batches are not recorded."
+            "earlier micro-batches had no rows. Such micro-batches are not recorded. Or the "
+            "earlier micro-batches were written without `exactlyOnce`, by another sink, or with "
+            "Spark Connect."
         ),
         (
             "If you started the stream with a new checkpoint on purpose, or if the earlier "
-            "micro-batches had no rows, do nothing. Otherwise stop it, and set the checkpoint and "
-            "the options as before."
+            "micro-batches had no rows, do nothing. If you have just turned on `exactlyOnce`, do "
+            "nothing either: only the first micro-batch with it may be written twice. Otherwise "
+            "stop the stream, and set the checkpoint and the options as before."
         ),
         places=("spark/replays.py:warning_of_new_query",),
         tests=(

@@ -125,6 +125,10 @@ def test_spellings_of_one_checkpoint_are_one_application(same: str) -> None:
     assert app_id_of_checkpoint(same) == app_id_of_checkpoint("/data/c")
 
 
+def test_a_slash_after_a_bucket_makes_no_other_application() -> None:
+    assert app_id_of_checkpoint("s3a://bucket") == app_id_of_checkpoint("s3a://bucket/")
+
+
 def test_other_checkpoints_are_other_applications() -> None:
     others = [
         "/data/c", "/data/d", "hdfs://one/data/c", "hdfs://two/data/c", "s3a://one/data/c",

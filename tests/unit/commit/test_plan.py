@@ -32,8 +32,11 @@ from spark_kafka_sink.commit.log_record import (
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import LostTransaction, Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
     COMPLETE_COMMIT,
     ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
     Added,
     AddPartitions,
     Answer,
@@ -307,6 +310,37 @@ def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, le
     assert isinstance(outcome, Planned)
     assert outcome.plan.record == DONE
     assert [each.ask.record for each in asked if isinstance(each.ask, WriteRecord)] == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("described", "is_accepted"),
+    [
+        (Described(PREPARE_ABORT, ProducerIdAndEpoch(20, 1)), False),
+        (Described(PREPARE_ABORT, ProducerIdAndEpoch(20, 3)), False),
+        (Described(PREPARE_COMMIT, ProducerIdAndEpoch(20, 2)), False),
+        (Described(ONGOING, ProducerIdAndEpoch(20, 1)), False),
+        (Unanswered(7, "timed out"), False),
+        (Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2)), True),
+        (Described(PREPARE_ABORT, ProducerIdAndEpoch(20, 4)), True),
+        (Described(ONGOING, ProducerIdAndEpoch(21, 0)), True),
+        (Described(error=105), True),
+    ],
+)
+def test_a_marker_that_may_still_come_is_waited_for_also_if_an_operator_accepts(
+    described: Reply, *, is_accepted: bool
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), READ_BACK],
+        "commit": [Ended(error=48), Ended(error=48), Ended(RAISED)],
+        DescribeTransaction: [described],
+        ReadMarker: [MarkerRead()],
+    }
+    outcome, asked = plan(script, deadline=7.0, accepts_torn=True)
+    assert isinstance(outcome, Planned) == is_accepted
+    assert (WriteRecord in kinds(asked)) == is_accepted
+    if not is_accepted:
+        assert outcome.kind is FailureKind.NO_ANSWER
+        assert "may be committed or aborted: it has no marker yet" in outcome.sentence
 
 
 def test_what_is_only_not_known_now_is_not_accepted_as_torn() -> None:

@@ -21,6 +21,7 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     ONGOING,
+    PREPARE_ABORT,
     PREPARE_COMMIT,
     AllRecordsRead,
     Answer,
@@ -30,10 +31,12 @@ from spark_kafka_sink.commit.questions import (
     EndTxn,
     Listed,
     ListTransactions,
+    LogRead,
     MarkerRead,
     OpenTransaction,
     Question,
     ReadAllRecords,
+    ReadLog,
     ReadMarker,
     Reply,
     Unanswered,
@@ -110,6 +113,54 @@ def test_what_no_decision_covers_is_shown_and_not_touched() -> None:
         assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
 
 
+PENDING = LogReading(DONE, 3, undecided=DECIDED)
+
+
+@pytest.mark.parametrize("state", [PREPARE_COMMIT, COMPLETE_COMMIT])
+@pytest.mark.parametrize(("commits", "fate"), [(True, Fate.COMMITTED), (False, Fate.OPEN)])
+def test_a_decision_whose_marker_is_not_written_yet_is_waited_for(
+    state: str, fate: Fate, *, commits: bool
+) -> None:
+    driver = Described(state, ProducerIdAndEpoch(9, 5))
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [driver, Described(ONGOING, WRITER, 900_000, 5_000)],
+        ReadLog: [LogRead(PENDING), LogRead(LogReading(DONE, 3)), LogRead(LogReading(DECIDED, 8))],
+    }
+    # The list may lack the task's transaction.
+    for open_ids in ((), (FIRST,)):
+        outcome, asked = recover(script, FoundOwner(OWNER, PENDING, open_ids), commits=commits)
+        assert outcome.fates == (fate,)
+        assert outcome.found.reading == LogReading(DECIDED, 8)
+        assert outcome.was_open == (OpenSince(FIRST, 5_000, 900_000),)
+        assert outcome.undecided == ()
+        assert kinds(asked)[:5] == [DescribeTransaction] * 2 + [ReadLog] * 3
+        assert kinds(asked)[5:] == ["commit"] * commits
+
+
+def test_a_decision_that_the_log_does_not_return_in_time_is_a_failure() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Described(PREPARE_COMMIT, ProducerIdAndEpoch(9, 5)), NOT_THERE],
+        ReadLog: [LogRead(PENDING)],
+    }
+    outcome, _ = recover(script, FoundOwner(OWNER, PENDING, ()))
+    assert outcome == Failure(
+        FailureKind.NO_ANSWER,
+        f"the decision to commit the write of {OWNER} is recorded, but the leader of the commit "
+        "log does not return it yet",
+    )
+    outcome, _ = recover(script | {ReadLog: [LogRead(error=29)]}, FoundOwner(OWNER, PENDING, ()))
+    assert "the commit log record of txnAppId 'flights' (topic t) could not be" in outcome.sentence
+
+
+@pytest.mark.parametrize("driver", [NOT_THERE, Described(ONGOING, ProducerIdAndEpoch(9, 4))])
+def test_a_record_of_an_open_transaction_of_the_driver_is_no_decision(driver: Described) -> None:
+    script: dict[Any, list[Reply]] = {DescribeTransaction: [driver, Described(ONGOING, WRITER)]}
+    outcome, asked = recover(script, FoundOwner(OWNER, PENDING, (FIRST,)))
+    assert outcome.fates == ()
+    assert FIRST in [each.transactional_id for each in outcome.undecided]
+    assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
+
+
 def test_a_newer_transaction_of_a_decided_id_is_not_taken_for_the_decided_one() -> None:
     newer = Described(ONGOING, ProducerIdAndEpoch(20, 2), 900_000, 5_000)
     script: dict[Any, list[Reply]] = {DescribeTransaction: [NOT_THERE, newer]}
@@ -175,6 +226,17 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     assert said in outcome.failures[0].sentence
 
 
+def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Described(PREPARE_ABORT, ProducerIdAndEpoch(20, 2))],
+        "commit": [Ended(error=48)],
+        ReadMarker: [MarkerRead()],
+    }
+    outcome, _ = recover(script)
+    assert outcome.fates == (Fate.UNKNOWN,)
+    assert "it has no marker yet" in outcome.failures[0].sentence
+
+
 def test_an_id_that_may_not_be_described_is_a_failure_also_if_nothing_is_open() -> None:
     found = FoundOwner(OWNER, LogReading(DONE, 3), ())
     outcome, _ = recover({DescribeTransaction: [Described(error=53)]}, found)
@@ -229,21 +291,32 @@ def test_owners_are_those_with_a_record_and_those_with_something_open() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [ReadAllRecords, ListTransactions])
-def test_a_survey_that_brokers_refuse_is_a_failure(kind: type) -> None:
-    refused: dict[Any, list[Reply]] = {
-        ReadAllRecords: [AllRecordsRead(error=29)],
-        ListTransactions: [Listed(error=31)],
-    }
-    fine: dict[Any, list[Reply]] = {
-        ReadAllRecords: [AllRecordsRead()],
-        ListTransactions: [Listed()],
-    }
-    outcome, _ = survey({**fine, kind: refused[kind]})
+def test_a_survey_that_brokers_refuse_is_a_failure() -> None:
+    outcome, _ = survey({ReadAllRecords: [AllRecordsRead(error=29)], ListTransactions: [Listed()]})
     assert isinstance(outcome, Failure)
     assert (
         "the transactional ids that begin with 'pykafka/' could not be listed" in outcome.sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Unanswered(7, "node 3 did not answer"), FailureKind.NO_ANSWER),
+        (Listed(error=31), FailureKind.REFUSED),
+    ],
+)
+def test_what_is_decided_is_committed_also_without_the_list_of_open_transactions(
+    reply: Reply, kind: FailureKind
+) -> None:
+    every = AllRecordsRead(((OWNER.driver_id, LogReading(DECIDED, 3)),))
+    surveyed, _ = survey({ReadAllRecords: [every], ListTransactions: [reply]})
+    assert surveyed.missed.kind is kind
+    (found,) = surveyed.owners
+    assert found == FoundOwner(OWNER, LogReading(DECIDED, 3), None)
+    outcome, asked = recover({}, found)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert "commit" in kinds(asked)
 
 
 def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:

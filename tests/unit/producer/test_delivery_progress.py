@@ -115,6 +115,7 @@ def test_batches_wait_for_the_coordinator_that_adds_their_partition() -> None:
         ProducerIdAndEpoch(77, 3),
         1,
         adds_partitions=True,
+        checks_duplicates=False,
         retry_backoff=ExponentialBackoff(0.1, 1.0),
         random=Random(1),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -319,3 +321,18 @@ def test_a_plan_is_kept_for_its_owner_alone(
     monkeypatch.setattr(kept_plans, "driver_folder", lambda: None)
     kept_plans.keep_plan(plan)
     assert kept_plans.kept_plan(plan.run.owner) is None
+
+
+def test_a_full_disk_keeps_no_plan_of_an_older_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_plans, "driver_folder", lambda: tmp_path)
+    older = plan_after()
+    kept_plans.keep_plan(older)
+
+    def full(_: Path, __: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    kept_plans.keep_plan(replace(older, run=replace(older.run, name="newer")))
+    assert kept_plans.kept_plan(older.run.owner) is None

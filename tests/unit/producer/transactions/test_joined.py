@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
@@ -50,11 +51,16 @@ ADDING = pytest.mark.parametrize(
 )
 
 
-def joined(version: int = 2, *, adds: bool = False) -> JoinedTransaction:
+def joined(version: int = 2, *, adds: bool = False, checks: bool = True) -> JoinedTransaction:
     """Return a transaction that a producer may join."""
-    backoff = ExponentialBackoff(0.1, 1.0)
     return JoinedTransaction(
-        "app/0.0", PRODUCER, version, adds_partitions=adds, retry_backoff=backoff, random=Random(1)
+        "app/0.0",
+        PRODUCER,
+        version,
+        adds_partitions=adds,
+        checks_duplicates=checks,
+        retry_backoff=ExponentialBackoff(0.1, 1.0),
+        random=Random(1),
     )
 
 
@@ -151,6 +157,26 @@ def test_it_flags_a_batch_that_its_broker_has_already_and_one_that_goes_back() -
     assert not duplicate.is_in(bytes_of(second))
     assert not duplicate.is_in(None)
     assert written.went_back == (20, 41)
+
+
+def test_no_batch_is_kept_if_duplicates_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic with LogAppendTime answers each batch as if it were a duplicate."""
+    kept: list[ProducerBatch] = []
+    monkeypatch.setattr(ProducerBatch, "keep", kept.append)
+    transaction = joined(checks=False)
+    producer = joining(transaction, [1])
+    producer.append(0, [*FULL, *FULL])
+    (first,) = producer.poll()
+    producer.lose(first)
+    producer.now += 1.0
+    (again,) = producer.poll()
+    answer_as_duplicate(producer, again, offset=40)
+    (second,) = producer.poll()
+    answer_as_duplicate(producer, second, offset=42)
+    finish(producer, transaction)
+    assert transaction.partitions[FIRST].records == 4
+    assert transaction.partitions[FIRST].duplicates == []
+    assert kept == []
 
 
 def test_a_batch_that_was_sent_once_is_not_kept_and_is_in_no_log() -> None:

@@ -308,10 +308,13 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
     assert "query q wrote for it before, until micro-batch 6" in said
     said = said_of("q", 7, None)
     assert "micro-batch 7 of query q is not the first, but the commit log has no mi" in said
-    assert "either all earlier micro-batches had no rows, or txnAppId, txnIdPrefix" in said
+    assert "either all earlier micro-batches had no rows, or they were written without" in said
+    assert "without exactlyOnce, by another sink or with Spark Connect, or txnAppId" in said
+    versions = CommitRecord(RecordState.DONE, "run", 5, 1).after_version(6)
+    assert said_of("q", 7, versions) == said, "with Spark Connect, versions are recorded"
     for changed in ("commitLogTopic", "cluster", "checkpointLocation"):
         assert changed in said
-    assert len(modes.committed) == 4
+    assert len(modes.committed) == 5
 
 
 def skips(*rows: int) -> list[SkippedMessage]:

@@ -157,7 +157,7 @@ def rows(*partitions: int | None) -> pa.RecordBatch:
 def test_it_joins_the_transaction_of_the_driver_and_withholds_its_rows(
     task: SingleTask, producer: Producer
 ) -> None:
-    more = {"adds_partitions": False, "withholds": True}
+    more = {"adds_partitions": False, "withholds": True, "checks_duplicates": True}
     assert producer.joined == ["p/app/t", PRODUCER, 2, more]
 
 

@@ -32,7 +32,12 @@ class Transaction:
         self.at_end: Callable[[], object] = lambda: None
         self.records = 0
         producer.join_transaction(
-            "t", ProducerIdAndEpoch(7, 0), 2, adds_partitions=False, withholds=False
+            "t",
+            ProducerIdAndEpoch(7, 0),
+            2,
+            adds_partitions=False,
+            withholds=False,
+            checks_duplicates=False,
         )
 
     def prepare(self, _: pa.RecordBatch) -> None:
