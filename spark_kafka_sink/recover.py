@@ -56,7 +56,7 @@ _NOT_KNOWN: Final = "the state of these transactions is not known"
 # The tasks of a job that is still running are fenced only once they ask for an epoch.
 _ABORTED: Final = (
     "aborted: the open transactions of the owner are ended; if a task is still running, it may "
-    "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job"
+    "open one more, which brokers abort after the transaction timeout of the job"
 )
 _NOTHING_LOST: Final = "no rows of the last run are lost: there is nothing to accept"
 _NOT_ACCEPTED: Final = (

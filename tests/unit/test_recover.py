@@ -295,5 +295,5 @@ def test_an_abort_does_not_promise_what_a_running_task_may_break(
     assert main(["--bootstrap", NOWHERE, "--abort", "app"]) == 0
     assert capsys.readouterr().out.endswith(
         "aborted: the open transactions of the owner are ended; if a task is still running, it may "
-        "open one more, which brokers abort after the kafka.transaction.timeout.ms of the job\n"
+        "open one more, which brokers abort after the transaction timeout of the job\n"
     )
