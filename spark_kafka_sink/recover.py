@@ -287,7 +287,7 @@ class _Command:
             return _NOT_POSSIBLE
         risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
         is_readable = outcome.found.reading.newer_format is None
-        if outcome.found.open_ids is None:
+        if outcome.found.open_ids is None or outcome.missed is not None:
             return _NOT_POSSIBLE
         return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
 
@@ -304,7 +304,13 @@ class _Command:
         return outcome
 
     def _recovered(self, found: FoundOwner, *, commits: bool) -> Recovered | Failure:
-        begun = recovery.begin(found, level=self._level, deadline=self._deadline(), commits=commits)
+        begun = recovery.begin(
+            found,
+            level=self._level,
+            deadline=self._deadline(),
+            more_s=self._asked.config.max_block_ms / 1000,
+            commits=commits,
+        )
         outcome = self._client.run(begun, recovery.step).outcome
         if outcome is None:
             raise KafkaException("the recovery has no outcome; this is a bug")
@@ -323,7 +329,11 @@ class _Command:
             return _NOT_POSSIBLE
         reading = outcome.found.reading
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            is_known = Fate.UNKNOWN not in outcome.fates and reading.newer_format is None
+            is_known = (
+                Fate.UNKNOWN not in outcome.fates
+                and reading.newer_format is None
+                and outcome.missed is None
+            )
             _print_lines([_NOTHING_LOST if is_known else _NOT_ACCEPTED])
             return _FINE if is_known else _AT_RISK
         what = "its last run" if reading.record is None else reading.record.last_written

@@ -14,6 +14,9 @@ transactions. `begin` starts the recovery of one owner. The recovery queries the
 transaction and then commits the decided transactions. With `commits=False`, it commits nothing and
 only finds out their results.
 
+If a broker is silent, some transactions cannot be described. To commit what is decided, a recovery
+needs only the record. So it then continues, and the commits get a deadline of their own.
+
 The survey may read a record in state DECIDED before its transaction has a marker. If the
 coordinator says that the driver's transaction is committed, the run is decided. Then the recovery
 reads the log again until it returns the record as committed.
@@ -205,7 +208,9 @@ class Recovered:
     again. fates: the results of the decided transactions, in the order of the record; empty if the
     record is not DECIDED. was_open: the decided transactions that were open before the recovery.
     undecided: the open transactions that no record lists. lost: the decided transactions whose rows
-    are lost. failures: for each decided transaction whose result is not known, the reason.
+    are lost. failures: for each decided transaction whose result is not known, the reason. missed:
+    why some of the transactions could not be described, or None if all were. If it is not None,
+    `was_open` and `undecided` may lack transactions, and so may the record.
     """
 
     found: FoundOwner
@@ -214,6 +219,7 @@ class Recovered:
     undecided: tuple[OpenSince, ...] = ()
     lost: tuple[LostTransaction, ...] = ()
     failures: tuple[Failure, ...] = ()
+    missed: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +227,7 @@ class Recovering:
     """The state of the recovery of one owner.
 
     commits: whether to commit the decided transactions, or only to find out their results.
+    more_s: see `begin`. missed: why a transaction could not be described, or None.
     described: pairs of a transactional id and the state of its transaction. markers: pairs of a
     request for a marker and the reply. ends: the state machines that commit the decided
     transactions.
@@ -230,7 +237,9 @@ class Recovering:
     found: FoundOwner
     level: int
     deadline: float
+    more_s: float
     commits: bool
+    missed: Failure | None = None
     waiting: TreeSet[Ask] = NO_ITEMS
     described: TreeSet[tuple[str, Described]] = NO_ITEMS
     markers: TreeSet[tuple[Ask, MarkerRead | Failure]] = NO_ITEMS
@@ -242,15 +251,18 @@ Outcome: TypeAlias = Recovered | Failure
 
 
 def begin(
-    found: FoundOwner, *, level: int, deadline: float, commits: bool = True
+    found: FoundOwner, *, level: int, deadline: float, more_s: float, commits: bool = True
 ) -> Step[Recovering]:
     """Return the state machine that recovers one owner, and its first requests to brokers.
 
     The driver's transaction is described even if it is not listed as open. If an ACL is missing,
     brokers omit the transaction from the list without an error. But they respond with an error to
     the request to describe it.
+
+    more_s: the number of seconds for the rest of the recovery, if some transactions are not
+    described at the deadline.
     """
-    machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
+    machine = Recovering(_S.DESCRIBING, found, level, deadline, more_s, commits)
     of_records = (*_decided(machine), *_decided_without_marker(found.reading))
     decided = (found.owner.task_id(each.slot) for each in of_records)
     ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
@@ -273,16 +285,21 @@ def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
 
 def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
     ask, reply = at.ask, at.reply
-    is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND) and isinstance(reply, Described)
-    if not is_known or not isinstance(ask, DescribeTransaction):
-        owner = machine.found.owner
-        return _over(machine, at.failure(f"the transactions of {owner} could not be described"))
-    if at.found is Verdict.DONE and isinstance(reply, Described):
+    is_known = at.found is Verdict.DONE
+    if is_known and isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
         entry = (ask.transactional_id, reply)
         machine = replace(machine, described=machine.described.including(entry))
+    elif at.found is not Verdict.NOT_FOUND:
+        owner = machine.found.owner
+        failure = at.failure(f"the transactions of {owner} could not be described")
+        if not at.asks_again:
+            return _over(machine, failure)
+        machine = replace(machine, missed=failure)
     machine = replace(machine, waiting=machine.waiting.without(ask))
     if machine.waiting:
         return Step(machine)
+    if machine.missed is not None:
+        machine = replace(machine, deadline=at.now + machine.more_s)
     if _is_decided_without_marker(machine):
         return asking(_moved(machine, _S.READING), ReadLog(machine.found.owner.driver_id))
     return _end_or_look(machine)
@@ -466,7 +483,8 @@ def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:
             is_decided = (transactional_id, described.producer) in decided
             since = OpenSince(transactional_id, described.start_ms, described.timeout_ms)
             (was_open if is_decided else undecided).append(since)
-    return Recovered(machine.found, tuple(fates), tuple(was_open), tuple(undecided))
+    found = Recovered(machine.found, tuple(fates), tuple(was_open), tuple(undecided))
+    return replace(found, missed=machine.missed)
 
 
 def _moved(machine: Recovering, state: RecoveryState) -> Recovering:

@@ -27,6 +27,8 @@ def state_lines(found: Recovered, log_topic: str) -> list[str]:
     lines += [
         f"the state of a transaction is not known: {each.sentence}" for each in found.failures
     ]
+    if found.missed is not None:
+        lines.append(f"the state of some transactions is not known: {found.missed.sentence}")
     if found.lost:
         owner, record = found.found.owner, found.found.reading.record
         lines += torn_lines(owner, log_topic, record, found.lost, len(found.fates))

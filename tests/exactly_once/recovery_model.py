@@ -39,7 +39,7 @@ class RecoveryModel(Model):
 
     def begin(self, found: FoundOwner) -> Step[recovery.Recovering]:
         """Return the operator's machine."""
-        return recovery.begin(found, level=self.scenario.level, deadline=_NEVER)
+        return recovery.begin(found, level=self.scenario.level, deadline=_NEVER, more_s=1.0)
 
     def _attempts_of(self, number: int) -> range:
         return range(0) if self._is_operator(number) else super()._attempts_of(number)

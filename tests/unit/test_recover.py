@@ -281,6 +281,24 @@ def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with
     assert capsys.readouterr().err == "recover: they could not be listed: node 3 did not answer\n"
 
 
+def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = FoundOwner(checked_owner("pykafka", "app", "t"), NOTHING, ())
+    missed = Failure(FailureKind.NO_ANSWER, "they could not be described: node 3 did not answer")
+    recovered = Recovered(found, (Fate.COMMITTED,), missed=missed)
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    monkeypatch.setattr(recover._Command, "owners", lambda _: [found])
+    monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
+    assert main(["--bootstrap", NOWHERE]) == 2
+    said = capsys.readouterr().out
+    assert "decided: 1 transactions: 1 are committed" in said
+    assert f"the state of some transactions is not known: {missed.sentence}" in said
+    assert main(["--bootstrap", NOWHERE, "--app-id", "app", "--accept-torn"]) == 1
+    assert "nothing is accepted, because it is not known" in capsys.readouterr().out
+
+
 def test_an_abort_does_not_promise_what_a_running_task_may_break(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

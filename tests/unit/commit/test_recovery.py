@@ -42,7 +42,7 @@ from spark_kafka_sink.commit.questions import (
     Unanswered,
 )
 from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.steps import Failure, FailureKind, Step
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
@@ -70,7 +70,7 @@ def recover(
     script: dict[Any, list[Reply]], found: FoundOwner = FOUND, *, commits: bool = True
 ) -> tuple[Any, list[Question]]:
     """Recover an owner; script: what is other than fine."""
-    begun = recovery.begin(found, level=2, deadline=60.0, commits=commits)
+    begun = recovery.begin(found, level=2, deadline=60.0, more_s=30.0, commits=commits)
     machine, asked = run(begun, recovery.step, FINE | script)
     return machine.outcome, asked
 
@@ -246,13 +246,35 @@ def test_an_id_that_may_not_be_described_is_a_failure_also_if_nothing_is_open() 
 
 def test_what_gets_no_answer_is_asked_again_until_the_time_is_over() -> None:
     outcome, asked = recover({DescribeTransaction: [Unanswered(13, "connection lost")]})
-    assert isinstance(outcome, Failure)
-    assert outcome.kind is FailureKind.NO_ANSWER
-    assert len(asked) > 10
+    assert outcome.missed.kind is FailureKind.NO_ANSWER
+    assert kinds(asked).count(DescribeTransaction) > 10
+
+
+TWO = replace(
+    DECIDED,
+    transactions=(
+        *DECIDED.transactions,
+        DecidedTransaction(TaskSlot(1, 0), OTHER_WRITER, TopicPartition("t", 4), 9),
+    ),
+)
+
+
+def recover_with_silent(silent: str, found: FoundOwner) -> tuple[Any, list[Question]]:
+    """Commit what is decided. silent: the id whose coordinator does not answer."""
+
+    def step(machine: recovery.Recovering, answer: Answer, now: float) -> Step[recovery.Recovering]:
+        if getattr(answer.ask, "transactional_id", None) == silent:
+            answer = Answer(answer.ask, Unanswered(7, "node 3 did not answer"))
+        return recovery.step(machine, answer, now)
+
+    begun = recovery.begin(found, level=2, deadline=60.0, more_s=30.0)
+    script = FINE | {DescribeTransaction: [NOT_THERE], "commit": [Ended(error=14), Ended()]}
+    machine, asked = run(begun, step, script)
+    return machine.outcome, asked
 
 
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
-    machine, _ = recovery.begin(FOUND, level=2, deadline=9.0)
+    machine, _ = recovery.begin(FOUND, level=2, deadline=9.0, more_s=9.0)
     stray = Answer(EndTxn(FIRST, WRITER, commit=True, version=5), Ended())
     assert recovery.step(machine, stray, 1.0) == (machine, ())
     surveying, _ = recovery.begin_survey("pykafka", deadline=9.0)
@@ -317,6 +339,25 @@ def test_what_is_decided_is_committed_also_without_the_list_of_open_transactions
     outcome, asked = recover({}, found)
     assert outcome.fates == (Fate.COMMITTED,)
     assert "commit" in kinds(asked)
+
+
+@pytest.mark.parametrize(
+    ("silent", "fates"),
+    [
+        (OWNER.driver_id, (Fate.COMMITTED, Fate.COMMITTED)),
+        (FIRST, (Fate.UNKNOWN, Fate.COMMITTED)),
+        (SECOND, (Fate.COMMITTED, Fate.UNKNOWN)),
+    ],
+)
+def test_what_is_decided_is_committed_also_if_one_coordinator_is_silent(
+    silent: str, fates: tuple[Fate, ...]
+) -> None:
+    outcome, _ = recover_with_silent(silent, FoundOwner(OWNER, LogReading(TWO, 3), None))
+    assert outcome.fates == fates
+    said = [each.sentence for each in (outcome.missed, *outcome.failures)]
+    assert f"the transactions of {OWNER} could not be described" in said[0]
+    assert all("node 3 did not answer" in each for each in said)
+    assert len(said) == 1 + fates.count(Fate.UNKNOWN)
 
 
 def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:

@@ -169,7 +169,7 @@ def _abort(tasks: int) -> Job:
 
 def _recovery(tasks: int, *, commits: bool) -> Job:
     found = FoundOwner(OWNER, LogReading(_decided(tasks), 3), ())
-    begun = recovery.begin(found, level=2, deadline=math.inf, commits=commits)
+    begun = recovery.begin(found, level=2, deadline=math.inf, more_s=1.0, commits=commits)
     return Job(begun, recovery.step, [], COMPLETE_ABORT)
 
 
