@@ -19,7 +19,8 @@ transactions that a newer driver has decided to commit.
 
 If D0 or D1 fails, for example because one broker does not respond, no run is planned. But before
 the plan fails, it commits the transactions of the last run if that run is decided (D2 and D3).
-This needs neither the list nor the fence, and the rows are lost if it is done too late.
+This needs neither the list nor the fence, and the rows are lost if it is done too late. Often the
+deadline has passed by then, so this part of the plan has a deadline of its own.
 
 Before D0, a batch job reads the log to find out whether its version is written already. If so, and
 if its record is in state DONE, no plan is made, and no driver is fenced.
@@ -83,6 +84,9 @@ from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPart
 
 _S = PlanState
 _BEFORE_READING: Final = frozenset((_S.LISTING, _S.DESCRIBING, _S.FENCING))
+# The least time to commit what is decided after D0 or D1 has failed: EndTxn may have to be sent
+# again after STALE_S.
+_RESCUE_S: Final = 2 * STALE_S
 
 Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
@@ -150,16 +154,17 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
         return Step(machine, (at.again(),))
     if at.asks_again or at.found is Verdict.FATAL:
         return _failed(
-            machine, at.failure(f"the write of {machine.run.owner} could not be planned")
+            machine, at.failure(f"the write of {machine.run.owner} could not be planned"), now
         )
     return _STEPS[machine.state](machine, at)
 
 
-def _failed(machine: Planning, failure: Failure) -> Step[Planning]:
+def _failed(machine: Planning, failure: Failure, now: float) -> Step[Planning]:
     """End the plan with a failure. If D0 or D1 has failed, commit what is decided before that."""
     if machine.missed is not None or machine.state not in _BEFORE_READING:
         return _over(machine, machine.missed or failure)
-    machine = replace(_moved(machine, _S.READING), missed=failure)
+    deadline = max(machine.deadline, now + _RESCUE_S)
+    machine = replace(_moved(machine, _S.READING), missed=failure, deadline=deadline)
     return asking(machine, ReadLog(machine.run.driver_id))
 
 

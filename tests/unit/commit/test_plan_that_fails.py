@@ -58,6 +58,24 @@ def test_a_plan_that_fails_commits_what_is_decided_and_then_fails(name: str) -> 
 
 
 @pytest.mark.parametrize("name", FAILS)
+@pytest.mark.parametrize("error", [14, 15, 16, 48, 51])
+def test_a_plan_that_fails_commits_also_what_is_not_committed_at_once(
+    name: str, error: int
+) -> None:
+    count = len(DECIDED.transactions)
+    outcome, asked = plan(
+        {
+            **FAILS[name],
+            ReadLog: [LogRead(error=6), LogRead(LogReading(DECIDED, 3))],
+            "commit": [*[Ended(error=error)] * count, Ended(ProducerIdAndEpoch(20, 2))],
+        }
+    )
+    assert isinstance(outcome, Failure)
+    assert outcome.sentence.startswith(f"the write of {OWNER} could not be planned: ")
+    assert asked[-2 - 2 * count :] == [ReadLog, ReadLog, *["commit"] * 2 * count]
+
+
+@pytest.mark.parametrize("name", FAILS)
 @pytest.mark.parametrize("reply", [LogRead(LogReading(RECORD, 3)), LogRead(), LogRead(error=29)])
 def test_a_plan_that_fails_changes_nothing_if_nothing_is_decided(name: str, reply: LogRead) -> None:
     outcome, asked = plan({**FAILS[name], ReadLog: [reply]})
