@@ -9,7 +9,8 @@ A transaction is decided once a commit log record that lists it is committed. Th
      forgets an id after seven days. Also, with transaction.version 1, a late request may open an
      empty transaction with the same epoch.
   4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
-     of the transaction on.
+     of the transaction on. Look up the partition's leader before that: a former leader that is cut
+     off never gets the marker.
 
 If there is no marker when the time runs out, the failure depends on the description. If the
 transaction has ended, its marker can no longer be found, for example because the topic was
@@ -250,7 +251,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
             return _over(machine, _S.COMMITTED)
     machine = replace(machine, has_ended=_has_ended(machine, at))
     ask = ReadMarker(machine.partition, machine.first_offset, machine.producer, machine.deadline)
-    return _ask(machine, _S.READING_MARKER, ask)
+    return _ask(machine, _S.READING_MARKER, ask, looks_up=True)
 
 
 def _has_ended(machine: Resolving, at: Received) -> bool:

@@ -237,6 +237,18 @@ def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it(
     assert "it has no marker yet" in outcome.failures[0].sentence
 
 
+def test_a_marker_is_read_from_the_leader_that_is_looked_up() -> None:
+    # A former leader that is cut off has no marker. The new leader has it.
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [NOT_THERE],
+        "commit": [Ended(error=48)],
+        ReadMarker: [MarkerRead(), MarkerRead(Marker.COMMIT, 7)],
+    }
+    outcome, asked = recover(script)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert [each.looks_up for each in asked if isinstance(each.ask, ReadMarker)] == [True, True]
+
+
 def test_an_id_that_may_not_be_described_is_a_failure_also_if_nothing_is_open() -> None:
     found = FoundOwner(OWNER, LogReading(DONE, 3), ())
     outcome, _ = recover({DescribeTransaction: [Described(error=53)]}, found)
