@@ -21,6 +21,8 @@ If D0 or D1 fails, for example because one broker does not respond, no run is pl
 the plan fails, it commits the transactions of the last run if that run is decided (D2 and D3).
 This needs neither the list nor the fence, and the rows are lost if it is done too late. Often the
 deadline has passed by then, so this part of the plan has a deadline of its own.
+It does not see a decision whose marker is not in the log yet, although the state of the driver's
+transaction is PrepareCommit. The next plan or a recovery has to commit such a run in time.
 
 Before D0, a batch job reads the log to find out whether its version is written already. If so, and
 if its record is in state DONE, no plan is made, and no driver is fenced.

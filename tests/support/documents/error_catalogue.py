@@ -1374,7 +1374,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             (
                 "Correct the argument. The message lists the values of `txnAppId` in the commit "
-                "log. If brokers did not respond, run the command again."
+                "log. If brokers did not respond, run the command again. If the leader of the "
+                "commit log does not return a decision yet, run the command again before the "
+                "job's `kafka.transaction.timeout.ms` has passed: then brokers abort the "
+                "transactions, and their rows are lost."
             ),
             places=(
                 "recover.py:_asked",
