@@ -241,7 +241,7 @@ class _Command:
         if missed is not None:
             if not found:
                 raise missed.exception()
-            _say(f"warning: {missed.sentence}; only decided transactions are shown")
+            _say(f"warning: {missed.sentence}; some open transactions may be missing below")
         if not found and asked.app_id is not None:
             known = listed(dict.fromkeys(repr(each.owner.app_id) for each in every))
             topic = "" if asked.topic is None else f" (topic {asked.topic})"

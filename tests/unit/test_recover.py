@@ -269,8 +269,8 @@ def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with
     assert main(["--bootstrap", NOWHERE]) == 2
     said = capsys.readouterr()
     assert said.err == (
-        "recover: warning: they could not be listed: node 3 did not answer; only decided "
-        "transactions are shown\n"
+        "recover: warning: they could not be listed: node 3 did not answer; some open "
+        "transactions may be missing below\n"
     )
     assert "decided: 1 transactions: 1 are committed" in said.out
     fates.pop(0)
