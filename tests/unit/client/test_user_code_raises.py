@@ -20,9 +20,8 @@ from support.pure.state_waits import wait_until
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.appender import AppendFailure
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException, TimeoutException
-from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ENOUGH_S = 20
