@@ -516,15 +516,23 @@ class RestClientException(KafkaException):
     """A schema registry returned an error, or did not respond.
 
     status: the HTTP status, None if there was no response. error_code: the registry's own code,
-    such as 40401, or the HTTP status if the registry returned no code.
+    such as 40401, or the HTTP status if the registry returned no code. unanswered: why no URL gave
+    an answer, in words that do not vary while the reason stays the same, such as "retriable:
+    answer" or "final: token"; empty if one did.
     """
 
     def __init__(
-        self, message: str, *, status: int | None = None, error_code: int | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        error_code: int | None = None,
+        unanswered: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.error_code = error_code
+        self.unanswered = unanswered
 
 
 class ErrorCode(NamedTuple):

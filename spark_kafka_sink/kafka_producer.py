@@ -160,12 +160,11 @@ class KafkaProducer(BaseProducer):
         on_delivery: called in the I/O thread with the RecordMetadata and the error (or None). For
         the records of one partition, the calls come in the order of the records, except in two
         cases. After abort_transaction, the calls for records that were not sent come at once,
-        perhaps before those for records in flight. With enable.idempotence=false, retries may
-        change the order if several requests are in flight. Exceptions of on_delivery are logged and
-        dropped. If `send` itself rejects the record and returns a failed future, it calls
-        on_delivery in the caller's thread, perhaps before the calls for earlier records. In this
-        case, `send` raises an exception of on_delivery that is not an Exception, such as
-        SystemExit.
+        perhaps before those for records in flight. If a batch is sent again, a later batch that was
+        in flight may be acknowledged first. Exceptions of on_delivery are logged and dropped. If
+        `send` itself rejects the record and returns a failed future, it calls on_delivery in the
+        caller's thread, perhaps before the calls for earlier records. In this case, `send` raises
+        an exception of on_delivery that is not an Exception, such as SystemExit.
 
         The call waits at most max.block.ms for the topic's metadata and for memory. The future
         fails with an ApiException if this time passes, if a broker returns an error, if the topic

@@ -224,6 +224,9 @@ class SliceOwner:
             culprits = rows
         failure = AppendFailure(rows, culprits, batch.error)
         call_in_io_thread("on_failure callback", self._on_failure, failure)
+        # Other slices share the error. Its traceback must not grow each time a user's code raises
+        # it.
+        batch.error.with_traceback(None)
 
 
 class ColumnProducer:

@@ -152,10 +152,13 @@ class SentRows:
         self._finish(pending, _End(-1, -1, error))
 
     def _finish(self, rows: Int64s, end: _End) -> None:
+        error = end.error
         try:
             if self.callbacks or self._interceptors:
                 for row in rows.tolist():
                     self._call_back(row, end)
+                    if error is not None:
+                        _shorten(error)
         finally:
             self._end_rows(rows, end)
 
@@ -233,14 +236,13 @@ class SentRows:
         ends = self._end_of
         end = (None if ends is None else self._ends[ends[row]]) or self.wait(row, timeout)
         if end.error is not None:
-            # Many rows share the error. Its traceback must not grow each time the error is raised.
-            raise self._refused.get(row, end.error).with_traceback(None)
+            raise _shorten(self._refused.get(row, end.error))
         return self._metadata(row, end)
 
     def exception(self, row: int, timeout: float | None) -> BaseException | None:
         """Wait for a row, and return its error; None if the row was acknowledged."""
         end = self.wait(row, timeout)
-        return None if end.error is None else self._refused.get(row, end.error)
+        return None if end.error is None else _shorten(self._refused.get(row, end.error))
 
     def watch(self, row: int, watch: _Watch) -> bool:
         """Notify `watch` as soon as the row has a result. Return False if it has one already."""
@@ -252,6 +254,15 @@ class SentRows:
                 return False
             self._watches[row] = watch
             return True
+
+
+def _shorten(error: BaseException) -> BaseException:
+    """Return an error without its traceback.
+
+    Many rows share an error. If a user's code raises it for each row, its traceback must not grow,
+    because each log message would then be longer than the one before.
+    """
+    return error.with_traceback(None)
 
 
 class _Watch:

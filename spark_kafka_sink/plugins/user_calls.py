@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from spark_kafka_sink.errors import KafkaException
-
 logger = logging.getLogger(__name__)
 
 
@@ -32,10 +30,6 @@ def call_in_io_thread(what: str, function: Callable[..., object], *arguments: ob
         # A logging handler or a __repr__ of the user may raise too.
         with suppress(BaseException):
             _log(what, function, arguments, error)
-        if isinstance(error, KafkaException):
-            # Many rows share the error. If each of their callbacks raises it, each log message
-            # would be longer than the one before.
-            error.with_traceback(None)
 
 
 def call_in_caller(

@@ -18,10 +18,10 @@ class DeliveryProgress(NamedTuple):
 
     records, bytes: acknowledged records, and their size before compression. pending: records that
     are in batches and not acknowledged. throttled: for each node, for how many more seconds it
-    throttles this client. retried: for each node, the number of unfinished batches with a failed
-    attempt. unreachable: for each needed node without a connection, the reason. awaited: the other
-    things that calls and batches wait for, such as the metadata of a topic. Each value is the last
-    error about that thing, or "" if there was no error.
+    throttles this client. retried: for each node, the number of unfinished batches with a retry,
+    as `ProducerBatch.retry` counts it. unreachable: for each needed node without a connection, the
+    reason. awaited: the other things that calls and batches wait for, such as the metadata of a
+    topic. Each value is the last error about that thing, or "" if there was no error.
     """
 
     records: int
@@ -77,7 +77,7 @@ def delivery_progress(
                 leaderless[topic_partition] = None
         if node_id is not None:
             needed.add(node_id)
-            if batch.attempts:
+            if batch.retries:
                 retried[node_id] += 1
     awaited |= {
         f"the metadata of topic {name}": _name_of(metadata.topic_error(name)) for name in unknown

@@ -72,6 +72,18 @@ class RegistryUrl(NamedTuple):
     shown: str
 
 
+class _Reason(NamedTuple):
+    """Why a URL returned no answer.
+
+    said: a phrase for messages. is_final: whether a retry would fail in the same way. needed: what
+    was not received, an answer of the registry or a token.
+    """
+
+    said: str
+    is_final: bool = False
+    needed: str = "answer"
+
+
 class SchemaRegistryClient:
     """Makes calls to a schema registry.
 
@@ -256,7 +268,7 @@ class SchemaRegistryClient:
         body = None if request is None else json.dumps(request).encode()
         end = self._clock() + _MOST_S
         retries = 0
-        reasons: dict[RegistryUrl, str] = {}
+        reasons: dict[RegistryUrl, _Reason] = {}
         while True:
             answer, retry_after_s = self._ask_each(method, path, what, body, end, reasons)
             if answer is not None:
@@ -267,7 +279,8 @@ class SchemaRegistryClient:
             if retries == _RETRIES or self._clock() + wait_s >= end:
                 why = _each_reason(reasons)
                 raise RestClientException(
-                    f"the schema registry cannot {what}, after {retries + 1} attempts: {why}"
+                    f"the schema registry cannot {what}, after {retries + 1} attempts: {why}",
+                    unanswered=_kinds(reasons),
                 )
             self._sleep(wait_s)
             retries += 1
@@ -279,7 +292,7 @@ class SchemaRegistryClient:
         what: str,
         body: bytes | None,
         end: float,
-        reasons: dict[RegistryUrl, str],
+        reasons: dict[RegistryUrl, _Reason],
     ) -> tuple[HttpAnswer | None, float | None]:
         """Send a request to one URL after the other. Return (answer, retry_after_s).
 
@@ -294,7 +307,7 @@ class SchemaRegistryClient:
         may_retry = False
         for each in self._urls:
             if self._clock() >= end:
-                reasons.setdefault(each, "it was not asked, because the time was over")
+                reasons.setdefault(each, _Reason("it was not asked, because the time was over"))
                 may_retry = True
                 continue
             try:
@@ -309,20 +322,23 @@ class SchemaRegistryClient:
                 limits = _within(self._limits, max(0.0, end - self._clock()))
                 answer = send(method, at, body, headers, limits, context, CERTIFICATE_HINT)
             except HttpException as error:
-                reason, is_final = str(error), error.is_refused
+                reason = _Reason(str(error), error.is_refused)
             except TokenException as error:
-                reason, is_final = f"the client got no OAuth token: {error}", error.is_final
+                why = f"the client got no OAuth token: {error}"
+                reason = _Reason(why, error.is_final, "token")
             else:
                 if answer.status not in _RETRIABLE:
                     return answer, None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
-                reason, is_final = _said(answer, self._secrets), False
+                reason = _Reason(_said(answer, self._secrets))
             reasons[each] = reason
-            may_retry = may_retry or not is_final
+            may_retry = may_retry or not reason.is_final
         if not may_retry:
             why = _each_reason(reasons)
-            raise RestClientException(f"the schema registry cannot {what}: {why}")
+            raise RestClientException(
+                f"the schema registry cannot {what}: {why}", unanswered=_kinds(reasons)
+            )
         return None, max(delays, default=None)
 
 
@@ -335,8 +351,16 @@ def _within(limits: HttpLimits, left_s: float) -> HttpLimits:
     return replace(limits, connect_s=limits.connect_s * share, read_s=limits.read_s * share)
 
 
-def _each_reason(reasons: Mapping[RegistryUrl, str]) -> str:
-    return "; ".join(f"{url.shown}: {reason}" for url, reason in reasons.items())
+def _each_reason(reasons: Mapping[RegistryUrl, _Reason]) -> str:
+    return "; ".join(f"{url.shown}: {reason.said}" for url, reason in reasons.items())
+
+
+def _kinds(reasons: Mapping[RegistryUrl, _Reason]) -> str:
+    """Return `RestClientException.unanswered`."""
+    found = {
+        f"{'final' if why.is_final else 'retriable'}: {why.needed}" for why in reasons.values()
+    }
+    return ", ".join(sorted(found))
 
 
 def _normalized(normalize: bool) -> str:  # noqa: FBT001 - one caller's argument

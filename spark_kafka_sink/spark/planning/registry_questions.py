@@ -243,5 +243,5 @@ def _problem(error: Exception) -> str:
     """Return a text that identifies the reason of an error (`KeptSchema.problem`)."""
     if isinstance(error, RestClientException):
         # Its message varies while the reason stays the same, for example in the number of attempts.
-        return f"{type(error).__name__}: {error.status} {error.error_code}"
+        return f"{type(error).__name__}: {error.status} {error.error_code} {error.unanswered}"
     return f"{type(error).__name__}: {error}"

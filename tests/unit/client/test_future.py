@@ -20,7 +20,7 @@ from support.pure.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.client import future as row_futures
-from spark_kafka_sink.client.future import RowFuture, SentRows
+from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor, ProducerInterceptors
@@ -197,23 +197,44 @@ def test_a_shared_error_does_not_grow_with_every_row_that_raises_it() -> None:
     assert depth < 10
 
 
-def test_callbacks_that_raise_a_shared_error_log_as_much_for_the_last_row_as_for_the_first(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def raise_it(_: object, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
+def raise_it(_: object, error: BaseException | None) -> None:
+    """Raise the error of a row."""
+    if error is not None:
+        raise error
 
-    interceptor = SimpleNamespace(on_acknowledgement=raise_it)
+
+def log_it(_: object, error: BaseException | None) -> None:
+    """Raise the error of a row, and log it."""
+    try:
+        raise_it(_, error)
+    except KafkaException:
+        logging.getLogger(__name__).exception("row failed")
+
+
+def wrap_it(_: object, error: BaseException | None) -> None:
+    """Raise another error because of that of a row."""
+    try:
+        raise_it(_, error)
+    except KafkaException as cause:
+        message = "row failed"
+        raise RuntimeError(message) from cause
+
+
+@pytest.mark.parametrize("callback", [raise_it, log_it, wrap_it])
+def test_callbacks_that_raise_a_shared_error_log_as_much_for_the_last_row_as_for_the_first(
+    caplog: pytest.LogCaptureFixture, callback: OnDelivery
+) -> None:
+    interceptor = SimpleNamespace(on_acknowledgement=callback)
     chain = ProducerInterceptors([cast("ProducerInterceptor", interceptor)])
     sent = SentRows(TOPIC, chain, lambda: None, lambda: None)
-    sent.callbacks = dict.fromkeys(range(100), raise_it)
+    sent.callbacks = dict.fromkeys(range(100), callback)
+    metadata = RecordMetadata(TOPIC, -1, -1, -1, -1, -1)
     for row in range(100):
-        RowFuture(sent, row).add_done_callback(lambda future: raise_it(None, future.exception()))
+        RowFuture(sent, row).add_done_callback(lambda row: callback(metadata, row.exception()))
     sent.fail(100, RecordTooLargeException("too large"))
     lines = [record.exc_text.count("\n") for record in caplog.records if record.exc_text]
     assert len(lines) == 300
-    assert max(lines) < 20
+    assert max(lines) < 40
 
 
 def test_a_record_under_way_runs_cannot_be_cancelled_and_times_out() -> None:

@@ -21,7 +21,7 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException, TimeoutException
-from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ENOUGH_S = 20
@@ -154,6 +154,28 @@ def test_an_on_failure_that_raises_keeps_no_other_owner_of_the_batch_from_being_
         assert (user.calls, failed_rows) == (1, [[0]])
     assert "on_failure callback" in caplog.text
     assert "1 row(s) that were not delivered (Producer is closed forcefully.)" in caplog.text
+
+
+def test_an_on_failure_that_raises_a_shared_error_logs_as_much_for_the_last_slice_as_for_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def check(failure: AppendFailure) -> None:
+        raise failure.error
+
+    def wrap(failure: AppendFailure) -> None:
+        try:
+            check(failure)
+        except KafkaException as cause:
+            message = "of the user's own"
+            raise RuntimeError(message) from cause
+
+    with giving_up(linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        for _ in range(20):
+            producer.append(TOPIC, ROW, wrap)
+        in_time(lambda: producer.close(0))
+    lines = [record.exc_text.count("\n") for record in caplog.records if record.exc_text]
+    assert len(lines) == 20
+    assert max(lines) < 40
 
 
 def test_a_second_callback_that_raises_while_all_ends_keeps_no_socket_open() -> None:

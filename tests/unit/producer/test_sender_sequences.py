@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.pure.pure_producer import (
     FULL,
     TOPIC,
@@ -24,7 +25,7 @@ from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceReques
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 CORRUPT, NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 2, 6, 44, 45, 46, 59
-NOT_ENOUGH_REPLICAS = 19
+TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 7, 19, 20
 
 
 def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
@@ -142,6 +143,29 @@ def test_a_duplicate_is_a_success() -> None:
     producer.answer(producer.poll()[0], DUPLICATE)
     (batch,) = producer.done()
     assert batch.state is BatchState.SUCCEEDED
+
+
+@pytest.mark.parametrize("code", [TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_a_later_batch_is_acknowledged_before_one_that_was_written_but_goes_again(
+    code: int,
+) -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    earlier, later = producer.poll()
+    assert (sequences(earlier), sequences(later)) == ([2], [4])
+    producer.done()
+    producer.answer(earlier, code)
+    producer.answer(later)
+    assert [batch.base_sequence for batch in producer.done()] == [4]
+    producer.now += 1
+    (again,) = producer.poll()
+    producer.answer(again, DUPLICATE)
+    (batch,) = producer.done()
+    assert (batch.base_sequence, batch.error) == (2, None)
 
 
 def test_a_gap_that_is_certain_raises_the_epoch_and_numbers_anew() -> None:

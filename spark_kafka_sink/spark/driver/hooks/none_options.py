@@ -9,7 +9,7 @@ requires Spark 4.3.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from spark_kafka_sink.errors import ConfigException
@@ -41,19 +41,29 @@ def ignore_none(writer_class: Any, read: Callable[[Any], _Settings], sink: str) 
         if value is None and read(writer).format.lower() == sink:
             return writer
         result = option(writer, key, value)
-        nulls = {**noted(writer, _NULLS, {}), key.lower(): key}
-        if value is not None:
-            del nulls[key.lower()]
-        note(writer, _NULLS, nulls)
+        _note_nulls(writer, {key: value})
         return result
 
     @functools.wraps(options)
     def options_unless_none(writer: Any, /, **given: Any) -> Any:
-        for name, value in given.items():
-            writer.option(name, value)
-        return writer
+        if read(writer).format.lower() == sink:
+            given = {name: value for name, value in given.items() if value is not None}
+        # Not writer.option: in a subclass of the user, that may call options.
+        result = options(writer, **given)
+        _note_nulls(writer, given)
+        return result
 
     writer_class.option, writer_class.options = option_unless_none, options_unless_none
+
+
+def _note_nulls(writer: Any, given: Mapping[str, object]) -> None:
+    """Record which of the given options are null in the JVM, and which are not any more."""
+    nulls = dict(noted(writer, _NULLS, {}))
+    for name, value in given.items():
+        nulls[name.lower()] = name
+        if value is not None:
+            del nulls[name.lower()]
+    note(writer, _NULLS, nulls)
 
 
 def _ignores_none(writer_class: Any) -> bool:

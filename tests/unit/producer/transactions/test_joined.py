@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -78,6 +79,11 @@ def finish(producer: PureProducer, transaction: JoinedTransaction) -> None:
     """Take account of what is done, as the producer's state does."""
     for batch in producer.done():
         transaction.deliveries.add(batch)
+
+
+def retried(producer: PureProducer, transaction: JoinedTransaction) -> Mapping[int, int]:
+    """Return how many batches of each node are retried, as the progress of a task tells it."""
+    return producer.sender.progress(transaction.deliveries, [], producer.now).retried
 
 
 def answer_as_duplicate(producer: PureProducer, request: ClientRequest, offset: int) -> None:
@@ -216,7 +222,9 @@ def test_batches_that_meet_those_of_others_use_up_no_retries() -> None:
         producer.answer(request, NOT_ENOUGH_REPLICAS)
         producer.now += 0.061
         (request,) = producer.poll()
+    assert retried(producer, transaction) == {}
     producer.answer(request, NOT_LEADER)
+    assert retried(producer, transaction) == {1: 1}
     producer.now += 0.121  # the wait before the first retry
     (request,) = producer.poll()
     producer.answer(request)

@@ -11,10 +11,14 @@ from typing import Any, Final
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, error
+from support.brokers.registry_server import RegistryServer, Reply, error
 
 from spark_kafka_sink import logs
+from spark_kafka_sink.auth.token_renewal import TokenException
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.schema_registry import registry_connection
+from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
+from spark_kafka_sink.schema_registry.settings import RegistrySettings
 from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning import datasource, kept_schemas
@@ -255,3 +259,35 @@ def test_an_error_of_the_registry_in_other_words_is_no_new_problem(
         assert len(planned()) == count
     server.fault = lambda call: error(403, 403, "Forbidden")
     assert [len(planned()) for _ in range(2)] == [1, 0]
+
+
+def test_what_takes_the_place_of_an_outage_is_another_problem(
+    server: RegistryServer, planned: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, refusals = registry_connection.connect, list[TokenException]()
+
+    def connect_to_it(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
+        client = connect(settings, config)
+        headers = client._headers
+
+        def with_token(address: str) -> Mapping[str, str]:
+            if refusals:
+                raise refusals[0]
+            return headers(address)
+
+        monkeypatch.setattr(client, "_headers", with_token)
+        monkeypatch.setattr(client, "_sleep", lambda _: None)
+        return client
+
+    monkeypatch.setattr(registry_connection, "connect", connect_to_it)
+    for status, count in ((503, 1), (502, 0), (503, 0)):
+        server.fault = lambda call, status=status: error(status, status, "away")  # type: ignore[misc]
+        assert len(planned()) == count
+    server.fault = lambda call: Reply(200, [bytes(17 << 20)])
+    for count in (1, 0):
+        said = planned()
+        assert ["its response is larger" in each for each in said] == [True] * count
+    for reason, is_final in (("it is away", False), ("it answered 401", True)):
+        refusals[:] = [TokenException(reason, is_final=is_final)]
+        for count in (1, 0):
+            assert [reason in each for each in planned()] == [True] * count

@@ -70,6 +70,16 @@ class PassesNull:
         return self
 
 
+class CallsOptions:
+    """What a user changes in a writer."""
+
+    options: Callable[..., CallsOptions]
+
+    def option(self, key: str, value: object) -> CallsOptions:
+        """Set an option."""
+        return self.options(**{key: value})
+
+
 class ForgetsValue:
     """A batch writer of Spark Connect 4.0 to 4.2."""
 
@@ -159,6 +169,20 @@ def test_none_sets_no_option_and_replaces_none(
     last = getattr(writer.options(**GIVEN), kind.method)
     last(path=None, format="pykafka", **{"kafka.acks": None, "topic": None})
     assert jvm.started == [GIVEN]
+
+
+@pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name)
+def test_an_option_of_a_subclass_may_call_options(hooked: Hook, kind: SparkWriter) -> None:
+    base: Any = hooked(kind, PassesNull)
+    own: Any = type("Own", (CallsOptions, base), {})
+    writer, jvm = classic(own)
+    writer.format("csv").option("quote", None).options(escape="e")
+    getattr(writer, kind.method)()
+    writer, to_sink = classic(own)
+    writer.format("pykafka").options(**GIVEN).option("kafka.acks", None).option("quiet", "true")
+    getattr(writer, kind.method)()
+    assert jvm.started == [{"quote": None, "escape": "e"}]
+    assert to_sink.started == [GIVEN | {"quiet": "true"}]
 
 
 @pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name)
