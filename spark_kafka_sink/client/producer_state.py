@@ -410,7 +410,7 @@ class ProducerState(ProducerLock):
                 self.accumulator.withhold()
 
     def end_joined(self) -> None:
-        """Detach from the joined transaction: send batches outside of it again, as before `join`.
+        """Detach from the joined transaction. Later batches do not belong to a transaction.
 
         Raise IllegalStateException if any batch is unfinished, or if no transaction was joined.
         """

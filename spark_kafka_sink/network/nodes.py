@@ -116,8 +116,9 @@ class NodeStates:
         """Set `fatal_error` if no broker will ever accept this client.
 
         All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so TLS must have failed with every bootstrap address. An address that fails
-        in a different way is tried again: its broker may be starting.
+        between brokers, so a failure of TLS is enough only if TLS failed with every bootstrap
+        address. An address that fails in a different way is tried again: its broker may be
+        starting.
         """
         if self.was_ever_ready or self._rejection is None:
             return

@@ -76,7 +76,9 @@ class Decision(Enum):
     """What to do with a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
-    RENUMBER = "send it again with another sequence, once no broker may still write it"
+    RENUMBER = (
+        "wait until no broker can write it any more, then send it again with another sequence"
+    )
     SPLIT = "send it again as smaller batches"
     GIVE_UP = "report the error"
 

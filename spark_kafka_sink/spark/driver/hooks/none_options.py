@@ -67,7 +67,10 @@ def _note_nulls(writer: Any, given: Mapping[str, object]) -> None:
 
 
 def _ignores_none(writer_class: Any) -> bool:
-    """Return whether Spark's own ``option(name, None)`` does nothing, not even use the writer."""
+    """Return whether Spark's own ``option(name, None)`` does nothing.
+
+    It is called without a writer, so it fails if it uses the writer.
+    """
     try:
         writer_class.option(None, "", None)
     except Exception:  # noqa: BLE001 - such as an AttributeError, because None is no writer
