@@ -236,7 +236,7 @@ class ProducerConfig(
     )
     """How tokens are fetched: Java's `DefaultJwtRetriever`, `ClientCredentialsJwtRetriever`,
     `FileJwtRetriever` or `JwtBearerJwtRetriever`, with the package or without; or `module.Name` of
-    a Python callable that returns a token and when it expires."""
+    a Python callable that returns a token and its expiry time."""
     sasl_oauthbearer_assertion_file: str | None = field(
         name="sasl.oauthbearer.assertion.file", default=None
     )

@@ -18,7 +18,7 @@ from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.errors import ConfigException
 
 _RETURNS: Final = (
-    "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
+    "expected a token and its expiry time, in seconds since 1970, or these and a mapping with "
     "extensions"
 )
 # Milliseconds from 2001 to 2286. As seconds, these values would be after the year 33658, so a time
@@ -77,7 +77,7 @@ def _load(option: str, name: str, shown: str) -> tuple[object, Callable[[], obje
         why = "is not in that module" if named is None else "cannot be called"
     raise ConfigException(
         f"{option} is {shown!r}, which {why}: expected module.Name of a callable without arguments "
-        "that returns a token and when it expires, in seconds since 1970"
+        "that returns a token and its expiry time, in seconds since 1970"
     )
 
 

@@ -134,12 +134,12 @@ class VarintFields:
         self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
 
     def raw(self, words: UInt64s, size: int) -> None:
-        """Add the first `size` bytes of each word, at most 8. The word's other bytes must be 0."""
+        """Append the first `size` bytes (0 to 8) of each word; its other bytes must be 0."""
         self._add(words, 8 * size)
         self._advance(8 * size, 8 * size, None)
 
     def raw_of(self, words: UInt64s, sizes: Int64s) -> None:
-        """Add the first ``sizes[i]`` bytes (0 to 8) of ``words[i]``; the others must be 0."""
+        """Append the first ``sizes[i]`` bytes (0 to 8) of ``words[i]``; its others must be 0."""
         if self._rows:
             least, most = 8 * int(sizes.min()), 8 * int(sizes.max())
             self._add(words, most)

@@ -48,8 +48,8 @@ class _Kept(msgspec.Struct, frozen=True):
 class JobToken:
     """The delegation token of a job.
 
-    file: the name of the file in the driver's folder that contains one part of the credentials.
-    part: the other part.
+    Its credentials are stored in two parts. file: the name of the file with the first part, in the
+    driver's folder. part: the second part.
     """
 
     token_id: str
