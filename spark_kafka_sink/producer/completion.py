@@ -76,9 +76,7 @@ class Decision(Enum):
     """What to do with a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
-    RENUMBER = (
-        "wait until no broker can write it any more, then send it again with another sequence"
-    )
+    RENUMBER = "wait until no broker can write it, then send it again with another sequence"
     SPLIT = "send it again as smaller batches"
     GIVE_UP = "report the error"
 

@@ -102,7 +102,11 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "KafkaAdmin.__exit__": _NO_ERROR,
 }
 _KEYWORDS: Final[dict[str, dict[str, object]]] = {
-    "TaskProducer.join_transaction": {"adds_partitions": False, "withholds": False},
+    "TaskProducer.join_transaction": {
+        "adds_partitions": False,
+        "withholds": False,
+        "checks_duplicates": False,
+    },
 }
 
 

@@ -32,7 +32,7 @@ from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 ROW = pa.record_batch({"value": ["v"]})
 SILENT = {"close", "__exit__"}
 NAMED: dict[str, dict[str, bool]] = {
-    "join_transaction": {"adds_partitions": True, "withholds": False}
+    "join_transaction": {"adds_partitions": True, "withholds": False, "checks_duplicates": False}
 }
 ARGUMENTS: dict[str, list[object]] = {
     "append": [TOPIC, ROW],
