@@ -32,9 +32,11 @@ def state_lines(found: Recovered, log_topic: str) -> list[str]:
     if found.lost:
         owner, record = found.found.owner, found.found.reading.record
         lines += torn_lines(owner, log_topic, record, found.lost, len(found.fates))
+    if lines:
+        return lines
     if found.found.open_ids is None:
-        return lines or ["no transaction is decided; which ones are open is not known"]
-    return lines or ["no transaction is open"]
+        return ["no transaction is decided; which ones are open is not known"]
+    return ["no transaction is open"]
 
 
 def _undecided(found: Recovered, log_topic: str) -> list[str]:

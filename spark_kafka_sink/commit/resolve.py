@@ -233,14 +233,16 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
     return _ask(machine, _S.DESCRIBING, DescribeTransaction(machine.transactional_id))
 
 
-def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
+def is_same_transaction(
+    described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch, *, most_bumps: int = 1
+) -> bool:
     """Return whether a coordinator's response describes this transaction.
 
     The transaction may be open or ended. described: the producer id and epoch in the response.
     producer: those of the transaction. From version 5 of EndTxn on, the coordinator bumps the epoch
-    by one when the transaction ends.
+    by one when the transaction ends. most_bumps: how many bumps are accepted.
     """
-    is_near = producer.epoch <= described.epoch <= producer.epoch + 1
+    is_near = producer.epoch <= described.epoch <= producer.epoch + most_bumps
     return described.producer_id == producer.producer_id and is_near
 
 
@@ -257,9 +259,8 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
 def _has_ended(machine: Resolving, at: Received) -> bool:
     if at.found is not Verdict.DONE or not isinstance(at.reply, Described):
         return at.found is Verdict.NOT_FOUND
-    found, producer = at.reply.producer, machine.producer
-    is_near = producer.epoch <= found.epoch <= producer.epoch + _MOST_BUMPS
-    is_same = found.producer_id == producer.producer_id and is_near
+    found = at.reply.producer
+    is_same = is_same_transaction(found, machine.producer, most_bumps=_MOST_BUMPS)
     return not is_same or at.reply.state not in _NOT_ENDED
 
 

@@ -191,9 +191,9 @@ class TokenSource:
         Otherwise, the next fetch would be late by as much. The steady clock alone is not enough,
         because it may stop while the machine is suspended.
         """
-        now, steady = self._clock(), self._steady()
-        self._ahead_s = max(self._ahead_s, now - steady)
-        return max(now, steady + self._ahead_s)
+        steady = self._steady()
+        self._ahead_s = max(self._ahead_s, self._clock() - steady)
+        return steady + self._ahead_s
 
     def _described(self, failure: TokenException | None) -> str:
         return f"{self._name} returned no token: {failure}"

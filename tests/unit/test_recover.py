@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,21 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
 NOWHERE = "127.0.0.1:1"
+
+
+def use_no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command start without brokers."""
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+
+
+@contextmanager
+def command(app_id: str | None = None) -> Iterator[recover._Command]:
+    """Yield the command for the prefix `team` and a txnAppId."""
+    config = producer_config({"bootstrap.servers": NOWHERE})
+    asked = recover._Asked(config, "team", TopicPartition("log", 0), app_id, None)
+    with CommitClient(config, "log") as client:
+        yield recover._Command(asked, client)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +190,11 @@ def test_output_that_cannot_be_written_stops_nothing(
 def test_the_right_or_the_option_that_helps_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: int, hint: str
 ) -> None:
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
-    config = producer_config({"bootstrap.servers": NOWHERE})
-    asked = recover._Asked(config, "team", TopicPartition("log", 0), None, None)
+    use_no_brokers(monkeypatch)
     found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
     refused = Failure(FailureKind.REFUSED, "no", error)
-    with CommitClient(config, "log") as client:
-        assert recover._Command(asked, client)._failed(found, refused) == 2
+    with command() as asked:
+        assert asked._failed(found, refused) == 2
     assert capsys.readouterr().out.endswith(f"{hint}\n")
 
 
@@ -225,13 +239,10 @@ def test_nothing_is_accepted_where_no_rows_are_known_to_be_lost(
         if fate is Fate.UNKNOWN
     )
     recovered = Recovered(found, fates=fates, failures=failures)
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    use_no_brokers(monkeypatch)
     monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
-    config = producer_config({"bootstrap.servers": NOWHERE})
-    asked = recover._Asked(config, "team", TopicPartition("log", 0), "app", None)
-    with CommitClient(config, "log") as client:
-        assert recover._Command(asked, client).accept_torn(found) == exit_code
+    with command("app") as asked:
+        assert asked.accept_torn(found) == exit_code
     *before, last = capsys.readouterr().out.splitlines()
     assert last.strip() == said
     reasons = [line for line in before if line.endswith("not known: no broker has answered")]
@@ -244,13 +255,10 @@ def test_the_record_that_was_read_last_is_the_one_that_is_shown(
     found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
     record = CommitRecord(RecordState.DONE, "run", 5, 0).after_version(7)
     recovered = Recovered(found._replace(reading=LogReading(record, 3)))
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    use_no_brokers(monkeypatch)
     monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
-    config = producer_config({"bootstrap.servers": NOWHERE})
-    asked = recover._Asked(config, "team", TopicPartition("log", 0), "app", None)
-    with CommitClient(config, "log") as client:
-        assert recover._Command(asked, client).recover(found) == 0
+    with command("app") as asked:
+        assert asked.recover(found) == 0
     assert "last written: version 7, 5 rows, at 1970" in capsys.readouterr().out
 
 
@@ -262,8 +270,7 @@ def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with
     found = FoundOwner(owner, NOTHING, None)
     surveyed = [Surveyed((found,), missed), Surveyed((), missed)]
     fates = [(Fate.COMMITTED,), ()]
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    use_no_brokers(monkeypatch)
     monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=surveyed[0]))
     monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: Recovered(found, fates[0]))
     assert main(["--bootstrap", NOWHERE]) == 2
@@ -287,8 +294,7 @@ def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(
     found = FoundOwner(checked_owner("pykafka", "app", "t"), NOTHING, ())
     missed = Failure(FailureKind.NO_ANSWER, "they could not be described: node 3 did not answer")
     recovered = Recovered(found, (Fate.COMMITTED,), missed=missed)
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    use_no_brokers(monkeypatch)
     monkeypatch.setattr(recover._Command, "owners", lambda _: [found])
     monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
     assert main(["--bootstrap", NOWHERE]) == 2
@@ -307,8 +313,7 @@ def test_an_abort_does_not_promise_what_a_running_task_may_break(
         Plan(Run(owner, "run", TopicPartition("log", 0), 2, 60_000), ProducerIdAndEpoch(1, 0))
     )
     outcomes = [Surveyed((FoundOwner(owner, NOTHING, ()),)), planned]
-    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
-    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    use_no_brokers(monkeypatch)
     monkeypatch.setattr(CommitClient, "run", lambda *_: SimpleNamespace(outcome=outcomes.pop(0)))
     assert main(["--bootstrap", NOWHERE, "--abort", "app"]) == 0
     assert capsys.readouterr().out.endswith(

@@ -122,22 +122,22 @@ class JoinedDeliveries(Deliveries):
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
-        if self._checks_duplicates and _is_duplicate(batch):
+        if self.is_checked(batch):
             written.duplicates.append(
                 DuplicateBatch(
                     base_offset=batch.base_offset, attempts=batch.attempts, sent=batch.kept
                 )
             )
 
+    def is_checked(self, batch: ProducerBatch) -> bool:
+        """Return whether a broker acknowledged a batch as a duplicate, and duplicates are checked.
 
-def _is_duplicate(batch: ProducerBatch) -> bool:
-    """Return whether a broker acknowledged a batch as a duplicate.
-
-    If the topic uses CreateTime, a broker returns a timestamp only for a duplicate, namely the
-    timestamp of the stored batch. (Topics with LogAppendTime are rejected before the job if
-    duplicates are checked.)
-    """
-    return batch.log_append_time_ms != -1 or batch.base_offset < 0
+        If the topic uses CreateTime, a broker returns a timestamp only for a duplicate, namely the
+        timestamp of the stored batch. (Topics with LogAppendTime are rejected before the job if
+        duplicates are checked.)
+        """
+        is_duplicate = batch.log_append_time_ms != -1 or batch.base_offset < 0
+        return self._checks_duplicates and is_duplicate
 
 
 class JoinedTransaction:
@@ -176,7 +176,6 @@ class JoinedTransaction:
         self.deliveries = JoinedDeliveries(checks_duplicates=checks_duplicates)
         self._producer = producer
         self._is_v2 = transaction_version >= 2
-        self._checks_duplicates = checks_duplicates
         self._adds_partitions = adds_partitions and not self._is_v2
         self._acls = acls or Acls()
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms=0)
@@ -237,7 +236,7 @@ class JoinedTransaction:
 
     def reads_back(self, batch: ProducerBatch) -> bool:
         """Return whether an acknowledged batch must be compared with the batch in the log."""
-        return self._checks_duplicates and batch.attempts > 0 and _is_duplicate(batch)
+        return batch.attempts > 0 and self.deliveries.is_checked(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch failed because a broker was verifying another producer's batch.

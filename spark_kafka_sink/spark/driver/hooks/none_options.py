@@ -60,9 +60,10 @@ def _note_nulls(writer: Any, given: Mapping[str, object]) -> None:
     """Record which of the given options are null in the JVM, and which are not any more."""
     nulls = dict(noted(writer, _NULLS, {}))
     for name, value in given.items():
-        nulls[name.lower()] = name
-        if value is not None:
-            del nulls[name.lower()]
+        if value is None:
+            nulls[name.lower()] = name
+        else:
+            nulls.pop(name.lower(), None)
     note(writer, _NULLS, nulls)
 
 

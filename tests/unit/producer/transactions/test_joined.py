@@ -81,6 +81,14 @@ def finish(producer: PureProducer, transaction: JoinedTransaction) -> None:
         transaction.deliveries.add(batch)
 
 
+def sent_again(producer: PureProducer, request: ClientRequest) -> ClientRequest:
+    """Answer a request as a broker that verifies another producer's batch; return the next one."""
+    producer.answer(request, NOT_ENOUGH_REPLICAS)
+    producer.now += 0.061
+    (again,) = producer.poll()
+    return again
+
+
 def retried(producer: PureProducer, transaction: JoinedTransaction) -> Mapping[int, int]:
     """Return how many batches of each node are retried, as the progress of a task tells it."""
     return producer.sender.progress(transaction.deliveries, [], producer.now).retried
@@ -203,9 +211,7 @@ def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_nu
     producer.append(0, [*FULL, *FULL])
     (request,) = producer.poll()
     for _ in range(7):
-        producer.answer(request, NOT_ENOUGH_REPLICAS)
-        producer.now += 0.061
-        (request,) = producer.poll()
+        request = sent_again(producer, request)
         assert sequences(request) == [0]
     assert producer.warnings == []
     producer.answer(request)
@@ -219,9 +225,7 @@ def test_batches_that_meet_those_of_others_use_up_no_retries() -> None:
     producer.append(0, [*FULL, *FULL])
     (request,) = producer.poll()
     for _ in range(3):
-        producer.answer(request, NOT_ENOUGH_REPLICAS)
-        producer.now += 0.061
-        (request,) = producer.poll()
+        request = sent_again(producer, request)
     assert retried(producer, transaction) == {}
     producer.answer(request, NOT_LEADER)
     assert retried(producer, transaction) == {1: 1}
@@ -234,9 +238,7 @@ def test_batches_that_meet_those_of_others_use_up_no_retries() -> None:
     (request,) = producer.poll()
     for _ in range(3):
         assert transaction.error is None
-        producer.answer(request, NOT_ENOUGH_REPLICAS)
-        producer.now += 0.061
-        (request,) = producer.poll()
+        request = sent_again(producer, request)
         producer.answer(request, NOT_LEADER)
         producer.now += 1.0
         request = next(iter(producer.poll()), request)
