@@ -164,10 +164,25 @@ class SecuredKafka(KafkaCluster):
             self.set_scram_user(user, PASSWORD)
 
     def set_scram_user(self, user: str, password: str) -> None:
-        """Create a user of SCRAM, or give it another password."""
+        """Create a user of SCRAM, or give it another password; return when each node knows it."""
         for mechanism in (_SCRAM.SCRAM_SHA_256, _SCRAM.SCRAM_SHA_512):
             info = _CONFLUENT.ScramCredentialInfo(mechanism, 4096)
             self._alter(_CONFLUENT.UserScramCredentialUpsertion(user, info, password.encode()))
+        # The controller answers before the nodes have read the change. librdkafka tries a login
+        # that was refused again.
+        for ports in self._secured_ports.values():
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                client = _CONFLUENT.AdminClient(
+                    {
+                        "bootstrap.servers": f"localhost:{ports['SASL_PLAINTEXT']}",
+                        "security.protocol": "SASL_PLAINTEXT",
+                        "sasl.mechanism": mechanism,
+                        "sasl.username": user,
+                        "sasl.password": password,
+                        "reconnect.backoff.max.ms": 100,
+                    }
+                )
+                client.list_topics(timeout=20)
 
     def delete_scram_user(self, user: str) -> None:
         """Delete a user of SCRAM."""
