@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.brokers import fetch_kafka
 from support.brokers.kafka_cluster import KafkaCluster
-from support.brokers.registry_server import RegistryServer, basic, registry_server
+from support.brokers.registry_server import RegistryServer, Reply, basic, registry_server
 from support.oracles.readers import Record, read_with_confluent, wait_for_transactions
 from support.spark.rows_with_schema import (
     EMPTY,
@@ -34,7 +34,7 @@ from support.spark.rows_with_schema import (
 from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
-from spark_kafka_sink import atomic_layout, to_kafka
+from spark_kafka_sink import atomic_layout, to_kafka, write_batch
 from spark_kafka_sink.errors import ConfigException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -218,6 +218,34 @@ def test_a_stream_and_write_batch_ask_once(
         assert registry.asked() == [f"GET {subject}/latest", f"POST {subject}"]
         assert found(registry, kafka, topics[number]) == expected_orders(40)
         registry.asked()
+
+
+def test_with_atomic_layout_micro_batches_ask_once_and_survive_a_registry_that_is_away(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    registry: RegistryServer,
+    tmp_path: Path,
+) -> None:
+    topic = new_topic(2)
+    registry.add(f"{topic}-value", ORDER)
+    spark.range(0, 40, 1, 4).write.parquet(str(tmp_path / "rows"))
+    reader = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1)
+    stream = numbered(reader.parquet(str(tmp_path / "rows")))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic, **options_of(registry)}
+    asked = []
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        if batch_id == 3:
+            registry.fault = lambda call: Reply(503, {}, {"Retry-After": "0"})
+        write_batch(atomic_layout(frame, options), batch_id, options)
+        asked.append(registry.asked())
+
+    writer = stream.writeStream.trigger(availableNow=True).foreachBatch(write)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert asked == [[f"GET /subjects/{topic}-value/versions/latest"], [], [], []]
+    registry.fault = lambda call: None
+    assert found(registry, kafka, topic) == expected_orders(40)
 
 
 def test_atomic_layout_takes_encoded_keys_if_a_column_has_every_partition(

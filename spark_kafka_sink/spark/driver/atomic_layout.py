@@ -125,13 +125,10 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     check_given_options(options)
     refuse_laid_out(df.schema)
     given = _at_least_once(join_options(None, options))
-    look_around = check_stream_write if df.isStreaming else check_batch_write
-    look = check_options_and_columns if is_connect(df) else look_around
     checked = sink_options(given)
-    # Do these checks first, because `look` may register schemas.
     _refuse_unknown_topics(checked, df)
     _refuse_encoded_keys(checked, df.schema)
-    look(df.schema, given)
+    _check_write(df, given)
     frame = _Frame.of(df)
     topics = _found_topics(frame, checked)
     frame, place = _placed(frame, checked, topics)
@@ -148,6 +145,20 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     counts = dict(zip(topics.names, topics.partitions, strict=True))
     marked = F.col("partition").alias("partition", metadata=as_metadata(counts))
     return laid_out.select(*columns, marked)
+
+
+def _check_write(df: DataFrame, options: Mapping[str, str]) -> None:
+    """Make the checks of the following write, except those that need the schema registry.
+
+    The layout needs no schema. Streams and write_batch remember schemas for latest.cache.ttl.sec,
+    so inside foreachBatch, a query here would be one more for each micro-batch.
+    """
+    if is_connect(df):
+        check_options_and_columns(df.schema, options)
+    elif df.isStreaming:
+        check_stream_write(df.schema, options, asks_registry=False)
+    else:
+        check_batch_write(df.schema, options, asks_registry=False)
 
 
 def _refuse_unknown_topics(options: SinkOptions, df: DataFrame) -> None:

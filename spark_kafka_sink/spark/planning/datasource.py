@@ -367,25 +367,32 @@ def _checked_cluster(
     return options
 
 
-def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
+def check_batch_write(
+    schema: StructType, options: Mapping[str, str], *, asks_registry: bool = True
+) -> None:
     """Check on the driver that rows with a schema can be written. Raise an exception if not.
 
     The process that plans the write makes these checks again, and logs their warnings. But it does
     not query the schema registry again. So this function logs the warnings about the registry.
+    asks_registry: whether to query the schema registry, if the options set one.
     """
     with warnings_disabled():
         checked, batch_id = KafkaDataSource(dict(options)).check(schema)
         in_batches = batch_id is not None
         checked = _checked_cluster(checked, schema, in_batches=in_batches, may_remember=in_batches)
-    with_registered_encodings(checked, schema, may_remember=in_batches)
+    if asks_registry:
+        with_registered_encodings(checked, schema, may_remember=in_batches)
 
 
-def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
+def check_stream_write(
+    schema: StructType, options: Mapping[str, str], *, asks_registry: bool = True
+) -> None:
     """Check that a stream with a schema can be written, like `check_batch_write`."""
     with warnings_disabled():
         checked = KafkaDataSource(dict(options)).check_stream(schema)
         checked = _checked_cluster(checked, schema, in_batches=True, may_remember=False)
-    with_registered_encodings(checked, schema, may_remember=True)
+    if asks_registry:
+        with_registered_encodings(checked, schema, may_remember=True)
 
 
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
