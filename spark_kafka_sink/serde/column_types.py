@@ -8,7 +8,7 @@ because the processes that plan a write do not load it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from spark_kafka_sink.errors import DataException
@@ -62,6 +62,12 @@ class ColumnField:
     name: str
     type: ColumnType
     is_nullable: bool = True
+
+
+def without_nullability(column: ColumnType) -> ColumnType:
+    """Return a type in which every field, element and value may be null."""
+    fields = tuple(ColumnField(each.name, without_nullability(each.type)) for each in column.fields)
+    return replace(column, fields=fields)
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

@@ -213,7 +213,7 @@ class _AvroFormat:
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         self._name = column.name
-        self._kind = column_type(column.dataType)
+        self.kind = column_type(column.dataType)
         self._options = options
         self.is_in_file = is_schema_in_file(column.name, options)
 
@@ -227,10 +227,10 @@ class _AvroFormat:
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
-        if has_record(self._kind):
+        if has_record(self.kind):
             check_record_name(self._name, self._options)
         name = record_name(self._name, self._options)
-        return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
+        return derive_schema(self.kind, self._name, name, self._options.record_namespace or "")
 
     def given_name(self) -> str | None:
         """Return the full name of the Avro record if the options set it, else None."""
@@ -238,12 +238,12 @@ class _AvroFormat:
         if text is not None:
             with self._named_errors():
                 return schema_name(text)
-        is_named = self._options.record_name is not None and self._kind.kind is Kind.STRUCT
+        is_named = self._options.record_name is not None and self.kind.kind is Kind.STRUCT
         return full_record_name(self._name, self._options) if is_named else None
 
     def how_to_name(self) -> str:
         """Return how the user can set the name of the Avro record, for error messages."""
-        if self._name in self._options.schemas or self._kind.kind is not Kind.STRUCT:
+        if self._name in self._options.schemas or self.kind.kind is not Kind.STRUCT:
             return f"set {self._name}Subject, because the schema has no name"
         return f"set recordName or {self._name}Schema"
 
@@ -253,7 +253,7 @@ class _AvroFormat:
         """Return how tasks encode the column with a schema; see `SchemaFormat.encoding`."""
         with self._named_errors():
             schema = parse_schema(text, referenced)
-        plan = fit(self._kind, schema, self._name)
+        plan = fit(self.kind, schema, self._name)
         if schema_id is None:
             return ColumnEncoding(self._name, plan)
         if isinstance(plan, Leaf):

@@ -69,7 +69,7 @@ class JsonFormat:
             )
             raise DataException(message)
         self._name = column.name
-        self._kind = None if marked is None else column_type(marked)
+        self.kind = None if marked is None else column_type(marked)
         self._type_number = None if marked is None else type_number(marked)
         self._options = options
         self.is_in_file = is_schema_in_file(column.name, options)
@@ -99,7 +99,7 @@ class JsonFormat:
 
     def derived(self) -> str:
         """Return a schema for the type of the rows."""
-        if self._kind is None:
+        if self.kind is None:
             # For a key, use.schema.id has an effect only if the value has no format.
             options = "keySchema" if self._name == "key" else "valueSchema or use.schema.id"
             message = (
@@ -108,7 +108,7 @@ class JsonFormat:
             )
             raise ConfigException(message)
         title = full_record_name(self._name, self._options)
-        return derive_json_schema(self._kind, self._name, title)
+        return derive_json_schema(self.kind, self._name, title)
 
     def given_name(self) -> str | None:
         """Return the title of the schema if the options set it, else None."""
@@ -124,7 +124,7 @@ class JsonFormat:
         """Return how the user can set the name of the schema, for error messages."""
         if self._name in self._options.schemas:
             return f"give the schema in {self._name}Schema a title, or set {self._name}Subject"
-        if self._kind is None:
+        if self.kind is None:
             return f"set {self._name}Schema to a schema with a title, or set {self._name}Subject"
         return f"set recordName, or set {self._name}Schema to a schema with a title"
 
@@ -133,9 +133,9 @@ class JsonFormat:
     ) -> ColumnEncoding:
         """Return how tasks encode the column with a schema; see `SchemaFormat.encoding`."""
         schema, plan = self._parsed(text), JsonPlan()
-        if self._kind is not None:
+        if self.kind is not None:
             documents = {each.name: _parsed_referenced(each) for each in referenced}
-            plan = fit_json(self._kind, schema, self._name, documents)
+            plan = fit_json(self.kind, schema, self._name, documents)
         prefix = b"" if schema_id is None else schema_id_prefix(schema_id)
         return ColumnEncoding(self._name, plan, prefix, type_number=self._type_number)
 

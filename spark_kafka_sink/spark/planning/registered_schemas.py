@@ -33,6 +33,7 @@ from spark_kafka_sink.schema_registry.schemas import (
 )
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema
+from spark_kafka_sink.serde.column_types import ColumnType
 from spark_kafka_sink.spark.formats import ColumnEncoding
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class SchemaFormat(Protocol):
     schema_type: str
     needs_referenced: bool
     is_in_file: bool
+
+    @property
+    def kind(self) -> ColumnType | None:
+        """The type to compare with schemas, None for JSON that `to_kafka` has not made."""
 
     def given(self) -> str | None:
         """Return the schema in the option keySchema or valueSchema, or None if it is not set."""

@@ -27,6 +27,7 @@ from spark_kafka_sink.errors import ConfigException, DataException, RestClientEx
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
+from spark_kafka_sink.serde.column_types import without_nullability
 from spark_kafka_sink.serde.wire_format import schema_id_header
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.planning.kept_schemas import (
@@ -73,7 +74,10 @@ class RegistryQuestion:
 
     @property
     def digest(self) -> str:
-        """A digest of all settings on which the choice of the schema depends."""
+        """A digest of everything on which the choice of the schema depends.
+
+        A column that may be null has the same digest as one that may not: both fit the same schema.
+        """
         own = self.settings
         connection = [
             (name, each.value if isinstance(each, Secret) else str(each))
@@ -83,7 +87,8 @@ class RegistryQuestion:
         asked = self.schema_format
         references = asked.given_references()
         schema = (asked.schema_type, asked.given(), references, asked.given_name())
-        return question(connection, policy, self.column, self.topic, schema)
+        kind = None if asked.kind is None else without_nullability(asked.kind)
+        return question(connection, policy, self.column, self.topic, schema, kind)
 
     def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
         """Return the encoding of the column. Raise DataException if it does not fit the schema."""
@@ -179,8 +184,6 @@ class _Connection:
             # that plans the job uses the same schema.
             kept = schema_of_write(asked.digest, asked.write_id)
             ttl_s = -1
-        if kept is not None and not _fits(asked, kept.chosen):
-            kept = None
         if kept is not None and kept.is_fresh(time.time(), ttl_s):
             return _Choice(kept.chosen)
         try:
@@ -229,14 +232,6 @@ class _Connection:
 
     def _keep(self, asked: RegistryQuestion, chosen: ChosenSchema, problem: str = "") -> None:
         keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id, problem))
-
-
-def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
-    try:
-        asked.encoding(chosen)
-    except (ConfigException, DataException):
-        return False
-    return True
 
 
 def _problem(error: Exception) -> str:

@@ -67,6 +67,14 @@ def asked(server: RegistryServer, schema: T.StructType, **options: str) -> list[
     return list(with_registered_encodings(found, schema, may_remember=False).encodings)
 
 
+def batch(server: RegistryServer, made_of: T.StructType) -> ColumnEncoding:
+    """Return how the value of a micro-batch is encoded."""
+    schema = rows(made_of)
+    found = checked(schema, schema_registry_url=server.url)
+    (encoded,) = with_registered_encodings(found, schema, may_remember=True).encodings
+    return encoded
+
+
 def encoding(schema: object, schema_id: int, made_of: T.StructType = ORDER) -> ColumnEncoding:
     """Return how a value is written with a schema."""
     plan = fit_json(column_type(made_of), schema, "value")  # type: ignore[arg-type]
@@ -98,6 +106,23 @@ def test_the_latest_version_is_compared_and_flipped_nullability_makes_no_version
         asked(server, rows(more))
     server.add("t-value", HAND_MADE, schemaType="JSON")
     assert asked(server, rows()) == [encoding(HAND_MADE, 2)]
+
+
+def test_streams_of_other_columns_with_equal_options_keep_their_own_schemas(
+    server: RegistryServer,
+) -> None:
+    other = T.StructType().add("count", T.LongType())
+    first = batch(server, ORDER)
+    derived = derive_json_schema(column_type(other), "value", "Value")
+    server.add("t-value", derived, schemaType="JSON")
+    second = batch(server, other)
+    assert second == encoding(json.loads(derived), 2, other)
+    assert server.asked() == [LATEST, REGISTER, LATEST]
+    assert [batch(server, ORDER), batch(server, other)] == [first, second]
+    # A column that may be null now is not asked for again.
+    flipped = T.StructType([T.StructField(each.name, each.dataType) for each in ORDER.fields])
+    assert batch(server, flipped) == encoding(json.loads(DERIVED), 1, flipped)
+    assert server.asked() == []
 
 
 def test_a_given_schema_and_an_id_are_compared(server: RegistryServer) -> None:

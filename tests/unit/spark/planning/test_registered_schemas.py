@@ -1034,6 +1034,41 @@ def test_rows_of_another_type_are_asked_for_again(
     assert server.asked() == [LATEST, LATEST]
 
 
+def test_writes_of_other_columns_with_equal_options_change_no_schema_of_a_stream(
+    server: RegistryServer, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path)
+    others = rows(T.LongType())
+    server.add("t-value", DERIVED)
+    first = batch(server)
+    server.add("t-value", '"long"')
+    # Another stream, and then a batch job.
+    second = batch(server, others)
+    assert asked(server, others).encodings == (second,)
+    assert server.asked() == [LATEST] * 3
+    assert [batch(server), batch(server, others)] == [first, second]
+    # As in a new process.
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert [batch(server), batch(server, others)] == [first, second]
+    assert server.asked() == []
+
+
+def test_a_column_that_may_be_null_now_is_not_asked_for_again(
+    server: RegistryServer, clock: SimpleNamespace
+) -> None:
+    def order(*, has_nulls: bool) -> T.StructType:
+        item = T.StructType().add("price", T.LongType(), nullable=has_nulls)
+        return (
+            T.StructType()
+            .add("items", T.ArrayType(item, containsNull=has_nulls), nullable=has_nulls)
+            .add("notes", T.MapType(T.StringType(), T.DateType(), valueContainsNull=has_nulls))
+        )
+
+    of_rows = [T.StructType().add("value", order(has_nulls=each), each) for each in (True, False)]
+    assert batch(server, of_rows[0]) == batch(server, of_rows[1])
+    assert server.asked() == [LATEST, REGISTER]
+
+
 def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None:
     first, second = ({"pykafka.write.id": each} for each in ("w1", "w2"))
     schema = rows(key=T.LongType())
