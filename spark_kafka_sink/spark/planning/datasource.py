@@ -41,7 +41,7 @@ from spark_kafka_sink.spark.planning.preflight import (
 )
 from spark_kafka_sink.spark.planning.schema import (
     check_dead_letters,
-    check_has_topic,
+    check_has_columns,
     check_schema,
     warn_of_unsent_columns,
 )
@@ -299,8 +299,9 @@ def _checked_options(
     options = sink_options(given)
     if reads_files and options.traceparent is not None:
         check_installed()
-    # Check this first, because the subject of a schema may depend on the topic.
-    check_has_topic(schema, options.topic)
+    # Check this first: an option may have no effect only because a column is missing, and the
+    # subject of a schema may depend on the topic.
+    check_has_columns(schema, options.topic)
     options = with_encodings(options, schema, reads_files=reads_files)
     encoded = encoded_columns(options, schema)
     check_schema(schema, options.topic, encoded)

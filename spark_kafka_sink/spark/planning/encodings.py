@@ -19,7 +19,7 @@ from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
 from spark_kafka_sink.serde.avro_schema import ReferencedSchema, parse_schema, schema_name
-from spark_kafka_sink.serde.column_types import Kind
+from spark_kafka_sink.serde.column_types import Kind, near_name
 from spark_kafka_sink.serde.derived_avro import derive_schema, has_record
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
@@ -137,6 +137,14 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
     """Raise ConfigException for format options without effect, and for contradictory options."""
     given, registry = options.formats, options.registry
     refuse_converted(chosen, schema)
+    columns = {each.name: each for each in schema.fields}
+    for name in chosen:
+        if name not in columns:
+            message = (
+                f"option {name}Format is set, but the data has no column {name}"
+                f"{near_name(name, columns)}"
+            )
+            raise ConfigException(message)
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"
@@ -145,17 +153,12 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
             needed = URL_OPTION if column in given.schemas else f"{column}Schema"
             message = f"option {column}References has no effect: set {needed}, or remove it"
             raise ConfigException(message)
-    columns = {each.name: each for each in schema.fields}
     derived = [name for name in chosen if name not in given.schemas]
-    if not any(name in columns and _has_name(columns[name], chosen[name]) for name in derived):
+    if not any(_has_name(columns[name], chosen[name]) for name in derived):
         for option in ("recordName", "recordNamespace"):
             if option.lower() in _names_given(given):
                 message = f"option {option} has no effect, because no schema is derived: remove it"
                 raise ConfigException(message)
-    for name in chosen:
-        if name not in columns and name != "value":
-            message = f"option {name}Format is set, but the data has no column {name}"
-            raise ConfigException(message)
     if registry is None:
         _check_works_without_registry(chosen)
     else:

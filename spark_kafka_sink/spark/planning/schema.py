@@ -33,32 +33,35 @@ from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE, ch
 logger = logging.getLogger(__name__)
 
 
-def check_has_topic(schema: StructType, topic: str | None) -> None:
-    """Raise DataException if there is neither the option `topic` nor a topic column.
+def check_has_columns(schema: StructType, topic: str | None) -> None:
+    """Raise DataException if a column is missing, or if two columns have the same name.
 
-    topic: the option, None if it is not set.
+    topic: the option `topic`, None if it is not set. If it is not set, a topic column is needed.
     """
     names = schema.fieldNames()
     if topic is None and "topic" not in names:
         raise DataException(" ".join([NO_TOPIC, *_other_case(names, "topic")]))
+    # Spark cannot pass a DataFrame with duplicate column names to Python. Without this check, the
+    # job would fail only at its first rows.
+    check_each_once(names)
+    if "value" not in names:
+        hints = _other_case(names, "value") or [
+            'Name a column value, as in df.selectExpr("to_json(struct(*)) AS value"), or use '
+            "to_kafka(df)."
+        ]
+        raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
 
 
 def check_schema(schema: StructType, topic: str | None, encoded: Collection[str] = ()) -> None:
-    """Raise DataException if a column is missing or has a type that cannot be sent.
+    """Raise DataException if a column has a type that cannot be sent.
 
     topic: the option `topic`, None if it is not set. If it is set, the topic column is ignored.
     encoded: the columns that tasks encode. Their types are not checked here, because they were
     checked with their schemas.
     """
-    types = _types_by_name(schema)
+    types = {field.name: field.dataType for field in schema.fields}
     for name, kind in types.items():
         _check_can_be_handed_over(name, kind)
-    if "value" not in types:
-        hints = _other_case(types, "value") or [
-            'Name a column value, as in df.selectExpr("to_json(struct(*)) AS value"), or use '
-            "to_kafka(df)."
-        ]
-        raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
     if topic is None:
         _check(types, "topic", _is_string, "string")
     for name in ("key", "value"):
@@ -116,13 +119,6 @@ def warn_of_unsent_columns(schema: StructType) -> None:
             f"pykafka does not send the columns {listed(described)}: "
             f"a record is made of {', '.join(COLUMNS)}",
         )
-
-
-def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    # Spark cannot pass a DataFrame with duplicate column names to Python. Without this check, the
-    # job would fail only at its first rows.
-    check_each_once(schema.fieldNames())
-    return {field.name: field.dataType for field in schema.fields}
 
 
 def _check_can_be_handed_over(name: str, kind: DataType) -> None:

@@ -213,8 +213,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "A column that the sink needs is missing, or its type is not supported.",
             "Rename or cast the column that the message names.",
             places=(
-                "spark/planning/schema.py:check_has_topic",
-                "spark/planning/schema.py:check_schema",
+                "spark/planning/schema.py:check_has_columns",
                 "serde/__init__.py:check_each_once",
                 "spark/planning/schema.py:_check",
                 "serde/arrow_columns.py:check_types",

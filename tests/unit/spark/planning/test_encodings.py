@@ -194,6 +194,8 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "references of nothing": (rows(), {"valueFormat": "avro", "valueReferences": "[]"}, ConfigException, "option valueReferences has no effect: set valueSchema"),
     "references without a registry": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "valueReferences": "[]"}, ConfigException, "option valueReferences has no effect: set schema.registry.url"),
     "no key": (rows(), {"valueFormat": "avro", "keyFormat": "avro"}, ConfigException, "option keyFormat is set, but the data has no column key"),
+    "Value": (T.StructType().add("Value", ORDER), {"valueFormat": "avro", "recordName": "R"}, DataException, "Column names are case-sensitive: rename Value to value."),
+    "Key": (T.StructType().add("Key", ORDER).add("value", T.StringType()), {"keyFormat": "avro", "recordName": "R"}, ConfigException, "option keyFormat is set, but the data has no column key (names are case-sensitive: there is Key)"),
     "no value": (T.StructType().add("key", ORDER), {"valueFormat": "avro"}, DataException, "Required attribute 'value' not found"),
     "invalid schema": (rows(), {"valueFormat": "avro", "valueSchema": '{"type": "recor"}'}, ConfigException, "option valueSchema: Avro schema: the schema: found 'recor', which is not defined before"),
     "no file": (rows(), {"valueFormat": "avro", "valueSchema": "/not/there"}, ConfigException, "option valueSchema is '/not/there', which cannot be read as a file (No such file or directory): expected an Avro schema as JSON, or a file"),

@@ -44,8 +44,7 @@ from spark_kafka_sink.spark.planning.preflight import (
     make_dead_letter_path,
 )
 from spark_kafka_sink.spark.planning.schema import (
-    check_has_topic,
-    check_schema,
+    check_has_columns,
     warn_of_unsent_columns,
 )
 from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage, TaskReport
@@ -456,7 +455,7 @@ def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
         for name in columns:
             schema.add(name, StringType())
         with pytest.raises(DataException) as planned:
-            (check_has_topic if topic is None else check_schema)(schema, topic)
+            check_has_columns(schema, topic)
         with pytest.raises(DataException) as read:
             read_rows(pa.record_batch({name: ["x"] for name in columns}), topic, 0)
         assert str(planned.value).startswith(str(read.value))
