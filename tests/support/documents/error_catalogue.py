@@ -41,7 +41,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:of_registry_client",
                 "spark/options.py:_sink_options",
                 "spark/options.py:_unknown",
-                "spark/options.py:_refusal",
                 "spark/options.py:not_an_option~not an option",
                 "spark/options.py:_complain",
             ),
