@@ -33,7 +33,7 @@ def _text(word: str, bits: int) -> str:
 _ADDRESS: Final = f"""named_struct(
     'street', {_text("street ", 0xFFFF)}, 'city', {_text("city ", 0xFF)},
     'zip', CAST({{id}} % 10000 AS STRING))"""
-# About 107 and 554 bytes as Avro.
+# About 81 and 306 bytes as Avro. A schema registry's prefix adds 5.
 _STRUCTS: Final = {
     "flat": f"""named_struct(
         'id', {{id}} + 1000000000, 'quantity', CAST({{id}} % 500 AS INT),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import signal
 import sys
 import threading
@@ -25,14 +24,13 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.driver.hooks.worker_failures import sentence_of_sink
 
 FAILED: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
 # These loggers would print PySpark's exceptions a second time, as JSON with a stack trace.
 _ECHOES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# The line of the sink's error, in the traceback that Spark's message contains.
-_SINK_ERROR: Final = re.compile(r"^spark_kafka_sink\.errors\.\w+: (.+)$", re.MULTILINE)
 # Set once Ctrl-C was pressed. Any later failure is a consequence of Ctrl-C.
 _stopped = threading.Event()
 
@@ -85,10 +83,13 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
 
 
 def sentence(message: str) -> str:
-    """Return the sink's error message if Spark's message contains it, else Spark's first line."""
-    found = _SINK_ERROR.findall(message)
-    if found:
-        return str(found[-1])
+    """Return the sink's error message if Spark's message contains it, else Spark's first line.
+
+    The sink's message may be about user code that has failed.
+    """
+    if (found := sentence_of_sink(message)) is not None:
+        # Remove the class of the exception, or the name of the sink.
+        return found.partition(": ")[2]
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[0] if lines else "Spark failed without a message"
 

@@ -3,11 +3,12 @@
 With newer versions, the functions here only call those of Spark. Every task loads this module, but
 needs only the base class of the writers. So each function imports what it needs when it is called.
 
-Four other modules also have code for older versions, where it belongs:
+Five other modules also have code for older versions, where it belongs:
 
 - `planning.spark_types`, for the missing class TimeType, until the sink requires Spark 4.1;
 - `tasks.task`, for missing offsets of empty lists (`_size_bytes`), until it requires Spark 4.2;
 - `driver.hooks.none_options`, for options with the value None, until it requires Spark 4.3;
+- `driver.write_batch`, for the same options of a writer without hooks, until it requires Spark 4.3;
 - `driver.listener_bus`, for two errors of Spark Connect, which 4.0 to 4.3 have.
 """
 

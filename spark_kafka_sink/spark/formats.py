@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_kafka_sink.config import may_be_java_class
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import is_utf8
 from spark_kafka_sink.schema_registry.schemas import SchemaReference
@@ -48,6 +49,8 @@ FORMAT_OPTIONS: Final = (
     "valueReferences",
     "valueSchema",
 )
+# The formats of Java's serializers for a schema registry, by a part of the name of their class.
+_OF_SERIALIZERS: Final = {"avro": AVRO, "jsonschema": JSON_SR}
 # A text file may begin with this byte order mark, which is not a part of the JSON.
 _BOM: Final = "\ufeff"
 _MARK: Final = "pykafka.format"
@@ -91,6 +94,25 @@ class ColumnEncoding:
     prefix: bytes = b""
     header: tuple[str, bytes] | None = None
     type_number: int | None = None
+
+
+def instead_of_serializer(column: str, serializer: str) -> str:
+    """Return what to do instead of setting a serializer: the end of an error message.
+
+    column: key or value. serializer: the value of the option key.serializer or value.serializer.
+    """
+    cast = f"cast the {column} column to string or binary"
+    if not may_be_java_class(serializer):
+        return cast
+    class_name = serializer.rpartition(".")[2].lower()
+    for part, its_format in _OF_SERIALIZERS.items():
+        if part in class_name:
+            option = f"{column}Format={its_format}"
+            return f"Java classes cannot run here; set {option} and schema.registry.url instead"
+    return (
+        f"{cast}. Java classes cannot run here; use a function of Spark, such as to_json or "
+        "to_protobuf"
+    )
 
 
 def format_options(given: Mapping[str, str]) -> FormatOptions:

@@ -36,7 +36,6 @@ from spark_kafka_sink.config import (
     check_options,
     check_unicode,
     java_names,
-    may_be_java_class,
     nearest,
     of_other_client,
     producer_config,
@@ -66,6 +65,7 @@ from spark_kafka_sink.spark.formats import (
     ColumnEncoding,
     FormatOptions,
     format_options,
+    instead_of_serializer,
 )
 from spark_kafka_sink.spark.local_path import local_path, shipped_path
 from spark_kafka_sink.spark.on_error import (
@@ -134,20 +134,17 @@ _SOURCE_ONLY: Final = {
 _REFUSED: Final = {
     "kafka.key.serializer": (
         "Kafka option 'key.serializer' is not supported as keys are serialized with "
-        "ByteArraySerializer: cast the key column to string or binary"
+        "ByteArraySerializer"
     ),
     "kafka.value.serializer": (
         "Kafka option 'value.serializer' is not supported as value are serialized with "
-        "ByteArraySerializer: cast the value column to string or binary"
+        "ByteArraySerializer"
     ),
     "kafka.transactional.id": (
         "Kafka option 'transactional.id' is not supported: a task of Spark cannot own a "
         "transactional id; remove it"
     ),
 }
-_NO_JAVA_SERIALIZER: Final = (
-    "Java classes cannot run here; use a function of Spark, such as to_json, to_avro or to_protobuf"
-)
 _KAFKA: Final = "kafka."
 _TOPIC_CONFIG: Final = "topic.config."
 
@@ -454,8 +451,10 @@ def _refusal(name: str, value: str) -> str | None:
     """Return why a ``kafka.`` option cannot be set for a sink, or None for all other options."""
     if name not in _REFUSED:
         return refusal(name.removeprefix(_KAFKA)) if name.startswith(_KAFKA) else None
-    is_java = name.endswith("serializer") and may_be_java_class(value)
-    return f"{_REFUSED[name]}. {_NO_JAVA_SERIALIZER}" if is_java else _REFUSED[name]
+    if not name.endswith(".serializer"):
+        return _REFUSED[name]
+    column = name.removeprefix(_KAFKA).removesuffix(".serializer")
+    return f"{_REFUSED[name]}: {instead_of_serializer(column, value)}"
 
 
 def _meant(name: str) -> str | None:

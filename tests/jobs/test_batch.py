@@ -139,6 +139,7 @@ def _other_jobs(folder: Path, sources: dict[str, Path], bootstrap: str) -> dict[
     there = ["--bootstrap", bootstrap, "--topic", "table"]
     create_table = f"CREATE TABLE people USING parquet LOCATION '{sources['parquet']}'"
     table = ["--source", "people", "--format", "table", *there]
+    raising = ["--option", "partitioner.class=operator.neg"]
     any_case = ["--option", "TOPIC=any-case", "--option", "Compression.TYPE=zstd"]
     any_case += ["--option", "ACKS=1", "--option", f"reportpath=file:{folder / 'any-case.json'}"]
     malformed = folder / "malformed.properties"
@@ -157,6 +158,7 @@ def _other_jobs(folder: Path, sources: dict[str, Path], bootstrap: str) -> dict[
         "no such column": ["produce.py", *parquet, "--key", "nam", *there],
         "wrong timestamp": ["produce.py", *parquet, "--timestamp", "name", *there],
         "no such option": ["produce.py", *parquet, *there, "--option", "batch.sizee=1"],
+        "raising partitioner": ["produce.py", *parquet, *there, *raising],
         "no such source": ["produce.py", "--source", str(folder / "none.csv"), *there],
         "damaged source": ["produce.py", "--source", str(damaged), *there],
         "no such topic": ["verify.py", *parquet, "--bootstrap", bootstrap, "--topic", "none"],
@@ -267,6 +269,10 @@ def test_a_table_is_a_source(outcome: Outcome) -> None:
         (
             "no such option",
             "produce.py: kafka.batch.sizee is not an option of the Kafka producer; did you mean",
+        ),
+        (
+            "raising partitioner",
+            "produce.py: neg, specified in kafka.partitioner.class, raised TypeError",
         ),
         ("no such source", "produce.py: [PATH_NOT_FOUND] Path does not exist: file:"),
         ("damaged source", "produce.py: org.apache.spark.SparkException: [FAILED_READ_FILE"),

@@ -19,12 +19,24 @@ from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
-_HEAD: Final = """\
+# Options that the Java client of 4.3 does not have, and later ones do.
+LATER: Final = (
+    "bootstrap.resolve.timeout.ms",
+    "buffer.memory.allocation.strategy",
+    "client.rack",
+    "metadata.cluster.check.enable",
+    "partitioner.rack.aware",
+    "sasl.oauthbearer.allow.unverified.audience",
+    "sasl.oauthbearer.allow.unverified.issuer",
+)
+_HEAD: Final = f"""\
 # Configuration of the producer
 
-This page lists every option of the Java producer. `KafkaProducer({…})` takes the names as they
+This page lists every option of the Java producer. `KafkaProducer({{…}})` takes the names as they
 are on this page; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings
 and defaults are those of the Java client (Kafka 4.4.0). Times are in milliseconds, sizes in bytes.
+The Java client of Kafka 4.3.1 does not have {len(LATER)} of these options yet:
+{", ".join(f"`{name}`" for name in LATER)}.
 
 ## Defaults that differ from Java's
 

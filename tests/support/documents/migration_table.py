@@ -100,7 +100,7 @@ def render() -> str:
                 _same(),
             ),
             *_table("Producer settings with other values, or new here", ("here",), _noted()),
-            *_table("Producer settings that the sink refuses", ("why",), options._REFUSED.items()),
+            *_table("Producer settings that the sink refuses", ("why",), _refused()),
             *_list_of(
                 "Producer settings that are not supported",
                 "They are rejected. [Configuration](configuration.md#refused) gives the reasons.",
@@ -160,6 +160,11 @@ def _same() -> Iterator[str]:
 def _noted() -> Iterator[tuple[str, ...]]:
     for name, note in sorted(_NOTES.items()):
         yield f"kafka.{name}", note
+
+
+def _refused() -> Iterator[tuple[str, ...]]:
+    for name in options._REFUSED:
+        yield name, str(options._refusal(name, ""))
 
 
 def _kafka_names(names: Iterable[str]) -> Iterator[str]:

@@ -395,24 +395,45 @@ def test_an_error_of_one_s_own_module_is_not_about_java(
     assert "Java" not in str(refused.value)
 
 
+CAST = "cast the {0} column to string or binary"
+NO_JAVA = "Java classes cannot run here"
+FUNCTION = "use a function of Spark, such as to_json or to_protobuf"
+AVRO_FORMAT = "set {0}Format=avro and schema.registry.url instead"
+
+
 @pytest.mark.parametrize("option", ["key", "value"])
 @pytest.mark.parametrize(
-    ("given", "is_java"),
+    ("given", "advice"),
     [
-        ("org.apache.kafka.common.serialization.StringSerializer", True),
-        ("acme.kafka.MySerializer", True),
-        ("MySerializer", True),
-        ("json.dumps", False),
+        (
+            "org.apache.kafka.common.serialization.StringSerializer",
+            f"{CAST}. {NO_JAVA}; {FUNCTION}",
+        ),
+        ("acme.avro.MySerializer", f"{CAST}. {NO_JAVA}; {FUNCTION}"),
+        ("MySerializer", f"{CAST}. {NO_JAVA}; {FUNCTION}"),
+        ("io.confluent.kafka.serializers.KafkaJsonSerializer", f"{CAST}. {NO_JAVA}; {FUNCTION}"),
+        (
+            "io.confluent.kafka.serializers.protobuf.KafkaProtobufSerializer",
+            f"{CAST}. {NO_JAVA}; {FUNCTION}",
+        ),
+        ("io.confluent.kafka.serializers.KafkaAvroSerializer", f"{NO_JAVA}; {AVRO_FORMAT}"),
+        (" KafkaAvroSerializer ", f"{NO_JAVA}; {AVRO_FORMAT}"),
+        ("io.apicurio.registry.serde.avro.AvroKafkaSerializer", f"{NO_JAVA}; {AVRO_FORMAT}"),
+        (
+            "io.confluent.kafka.serializers.json.KafkaJsonSchemaSerializer",
+            f"{NO_JAVA}; {AVRO_FORMAT.replace('avro', 'json_sr')}",
+        ),
+        ("json.dumps", CAST),
     ],
 )
-def test_a_serializer_written_in_java_is_answered_with_functions_of_spark(
-    option: str, given: str, *, is_java: bool
+def test_a_serializer_is_answered_with_what_takes_its_place(
+    option: str, given: str, advice: str
 ) -> None:
-    use = "Java classes cannot run here; use a function of Spark, such as to_json"
     for name in (f"kafka.{option}.serializer", f"{option}.serializer"):
         with pytest.raises(ConfigException, match=rf"'{option}\.serializer' is not ") as refused:
             sink_options(NAMES | {name: given})
-        assert (use in str(refused.value)) == is_java
+        expected = f" serialized with ByteArraySerializer: {advice.format(option)}"
+        assert str(refused.value).endswith(expected)
 
 
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:

@@ -292,11 +292,15 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
     assert key.prefix == schema_id_prefix(1)
 
 
-# For keys and values: what the registry has, the options, and the calls. Only the first write to
-# new subjects has four calls, or one whose two given schemas are not the latest versions.
+# For keys and values: what the registry has, the options, and the calls. A column that is named
+# twice has two versions. Only the first write to new subjects has four calls, or each write whose
+# two given schemas are not the latest versions.
 GIVEN = {"valueSchema": HAND_MADE}
 BOTH_GIVEN = {"keySchema": '"long"', "valueSchema": DERIVED}
 KEY_LATEST, KEY_REGISTER = LATEST.replace("value", "key"), REGISTER.replace("value", "key")
+KEY_LOOKUP = LOOKUP.replace("value", "key")
+VERSIONS = {"key": ('"long"', '"int"'), "value": (DERIVED, HAND_MADE)}
+EACH_TWICE = ("key", "key", "value", "value")
 CALLS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
     "both subjects are there": (("key", "value"), {}, [KEY_LATEST, LATEST]),
     "a new value": (("key",), {}, [KEY_LATEST, LATEST, REGISTER]),
@@ -309,6 +313,8 @@ CALLS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
     "the id of the value's schema is given": (("value",), {"use_schema_id": "1"}, [KEY_LATEST, "GET /schemas/ids/1", KEY_REGISTER]),
     "nothing may be registered": (("key", "value"), {"auto_register_schemas": "false"}, [KEY_LATEST, LATEST]),
     "the schemas may only be looked up": (("key", "value"), {"auto_register_schemas": "false", **BOTH_GIVEN}, [KEY_LATEST, LATEST]),
+    "both given schemas are earlier versions": (EACH_TWICE, BOTH_GIVEN, [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]),
+    "both given schemas are earlier versions, and may only be looked up": (EACH_TWICE, {"auto_register_schemas": "false", **BOTH_GIVEN}, [KEY_LATEST, KEY_LOOKUP, LATEST, LOOKUP]),
     "only the latest version": (("key", "value"), {"use_latest_version": "true"}, [KEY_LATEST, LATEST]),
 }  # fmt: skip
 
@@ -316,12 +322,14 @@ CALLS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_calls_for_keys_and_values(name: str, server: RegistryServer) -> None:
     subjects, options, calls = CALLS[name]
-    schemas = {"key": '"long"', "value": DERIVED}
+    versions = {column: iter(texts) for column, texts in VERSIONS.items()}
     for column in subjects:
-        server.add(f"t-{column}", schemas[column])
-    asked(server, rows(key=T.LongType()), options, keyFormat="avro")
-    assert server.asked() == calls
-    # The second job finds the subjects.
+        server.add(f"t-{column}", next(versions[column]))
+    # If the given schemas are earlier versions, each job has the same calls.
+    for _ in range(2 if subjects == EACH_TWICE else 1):
+        asked(server, rows(key=T.LongType()), options, keyFormat="avro")
+        assert server.asked() == calls
+    # A job without given schemas then finds the subjects.
     asked(server, rows(key=T.LongType()), keyFormat="avro")
     assert server.asked() == [KEY_LATEST, LATEST]
 
