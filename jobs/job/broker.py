@@ -169,8 +169,7 @@ class Broker:
 
     def end(self) -> None:
         """Kill the broker, and wait until it has ended and no longer writes to its folder."""
-        self.process.kill()
-        self.process.wait()
+        children.kill(self.process)
 
     def failure(self, what: str) -> str:
         """Return a sentence: `what` happened to the broker, and the first error in its log."""

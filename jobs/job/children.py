@@ -79,7 +79,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a child and its process group, and wait until it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if process.returncode is None:
+        # Not process.wait(): a signal that ended an earlier wait() may have left its lock locked.
+        status: int = signal.SIGKILL
+        with contextlib.suppress(ChildProcessError):  # that wait() has reaped it
+            _, status = os.waitpid(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
 
 
 def _kill_orphans() -> None:

@@ -12,10 +12,12 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import demo
 import pytest
+from job.children import kill
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.spark.job_server import ROOT, TIMEOUT_S
@@ -387,3 +389,22 @@ def test_children_die_with_a_demo_that_is_killed(sleepers: Sleepers) -> None:
         assert select.select([ended], [], [], TIMEOUT_S)[0] == [ended]
     finally:
         os.close(ended)
+
+
+def test_a_child_is_killed_also_if_a_signal_came_at_any_moment_of_a_wait() -> None:
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+    def exit_in_wait(frame: FrameType, event: str, called: object) -> None:
+        # As a signal's handler does whose signal comes when wait() has just locked its lock.
+        if (event, frame.f_code.co_name) == ("c_return", "_wait") and "acquire" in str(called):
+            raise SystemExit
+
+    sys.setprofile(exit_in_wait)
+    try:
+        with pytest.raises(SystemExit):
+            process.wait(TIMEOUT_S)
+    finally:
+        sys.setprofile(None)
+        kill(process)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
