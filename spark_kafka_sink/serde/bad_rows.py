@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException, KafkaException
+from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.records.columns import Bools
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
@@ -158,7 +159,7 @@ def _beyond(
         return _beyond_of_each(topics, numbers, good, partition_counts)
     if topic is None:
         return None
-    count = partition_counts({topic: highest + 1})[topic]
+    count = partition_counts({topic: _count_with(highest)})[topic]
     return numbers >= count
 
 
@@ -168,13 +169,20 @@ def _beyond_of_each(
     highest = np.zeros(len(topics.texts), np.int64)
     np.maximum.at(highest, topics.numbers[good], numbers[good])
     expected = {
-        name: most + 1 for name, most in zip(topics.texts, highest.tolist(), strict=True) if most
+        name: _count_with(most)
+        for name, most in zip(topics.texts, highest.tolist(), strict=True)
+        if most
     }
     if not expected:
         return None
     known = partition_counts(expected)
     counts = np.array([known.get(name, 1) for name in topics.texts])
     return good & (numbers >= counts[topics.numbers])
+
+
+def _count_with(partition: int) -> int:
+    """Return the partition count of a topic that has this partition, as far as Kafka has one."""
+    return min(partition + 1, LARGEST_INT32)
 
 
 def _longest_record(columns: Mapping[str, pa.Array]) -> int:

@@ -167,15 +167,17 @@ def header_lists(array: pa.Array) -> pa.Array:
 def milliseconds(array: pa.Array) -> pa.Array:
     """Return a timestamp column as milliseconds since 1970, int64, with the same nulls.
 
-    Parts of a millisecond are rounded down, as Spark's unix_millis does. Raise pyarrow.ArrowInvalid
-    for seconds that do not fit into 64 bits of milliseconds. A rule of this module rejects such
-    rows before this function is called.
+    Parts of a millisecond are rounded down, as Spark's unix_millis does. Seconds that do not fit
+    into 64 bits of milliseconds become null; a rule of this module rejects such rows.
     """
     if not pa.types.is_timestamp(array.type):
         return array
     unit, numbers = array.type.unit, array.cast(pa.int64())
     if unit == "s":
-        return pc.multiply_checked(numbers, _MS_PER_SECOND)
+        fits = pc.and_(
+            pc.less_equal(numbers, _MOST_SECONDS), pc.greater_equal(numbers, -_MOST_SECONDS)
+        )
+        return pc.multiply(pc.if_else(fits, numbers, None), _MS_PER_SECOND)
     if unit == "ms":
         return numbers
     parts = _UNITS_PER_MS[unit]

@@ -175,6 +175,12 @@ def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
     check_prefix(prefix)
     if app_id is not None:
         check_app_id(app_id)
+        if app_id != app_id.strip():
+            message = (
+                f"option txnAppId is {app_id!r}: expected no blank at its beginning or end. With "
+                "another txnAppId, versions that were written would be written again"
+            )
+            raise ConfigException(message)
     return ExactlyOnce(
         mode=mode,
         id_prefix=prefix,

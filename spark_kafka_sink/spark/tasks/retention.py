@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.model import TOPIC_NAME
+from spark_kafka_sink.serde.row_rules import milliseconds
 from spark_kafka_sink.spark.report import ExpiredRowsReport
 
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
@@ -53,7 +54,10 @@ class ExpiredRows:
         if self._topic is not None and self._retention_ms[self._topic] is None:
             return
         times = batch.column("timestamp")
-        per_ms = _PER_MS[times.type.unit] if pa.types.is_timestamp(times.type) else 1
+        unit = times.type.unit if pa.types.is_timestamp(times.type) else "ms"
+        if unit == "s":
+            times, unit = milliseconds(times), "ms"
+        per_ms = _PER_MS[unit]
         times = times.cast(pa.int64())
         oldest = pc.min(times).as_py()
         if oldest is None:

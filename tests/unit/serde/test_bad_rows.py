@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException, RecordTooLargeException
+from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
@@ -36,7 +37,8 @@ SCHEMA = pa.schema(
 
 
 def partition_counts(expected: Mapping[str, int]) -> dict[str, int]:
-    """Return the cluster's numbers of partitions; only valid topic names are requested."""
+    """Return the cluster's numbers of partitions; requests are valid, as the producer checks."""
+    assert max(expected.values()) <= LARGEST_INT32
     return {topic: PARTITIONS[topic] for topic in expected}
 
 
@@ -132,6 +134,8 @@ def test_the_row_that_a_batch_is_refused_for_is_a_bad_one(
         ({"topic": "x" * 250}, Fault.INVALID_TOPIC),
         ({"partition": -1}, Fault.INVALID_PARTITION),
         ({"partition": 3}, Fault.INVALID_PARTITION),
+        ({"partition": LARGEST_INT32}, Fault.INVALID_PARTITION),
+        ({"topic": "b.c-d_E", "partition": LARGEST_INT32}, Fault.INVALID_PARTITION),
         ({"topic": "b.c-d_E", "partition": 1}, Fault.INVALID_PARTITION),
         ({"timestamp": -1000}, Fault.INVALID_TIMESTAMP),
         ({"headers": [{"key": None, "value": b""}]}, Fault.NULL_HEADER_KEY),
@@ -144,6 +148,12 @@ def test_every_fault_has_its_name(row: dict[str, Any], fault: Fault) -> None:
     good = dict.fromkeys(SCHEMA.names) | {"topic": "a", "value": "v"}
     batch = pa.RecordBatch.from_pylist([good, good | row, good], SCHEMA)
     assert faults(batch) == {1: fault}
+
+
+def test_the_largest_number_is_no_partition_of_the_option_s_topic() -> None:
+    partitions = pa.array([2, LARGEST_INT32], pa.int32())
+    batch = pa.record_batch({"value": ["1", "2"], "partition": partitions})
+    assert faults(batch, "a") == {1: Fault.INVALID_PARTITION}
 
 
 def test_a_topic_column_is_no_matter_where_the_option_is_set() -> None:

@@ -51,6 +51,7 @@ def test_numbers_are_milliseconds_as_they_are() -> None:
 @pytest.mark.parametrize("beyond", [MOST_SECONDS + 1, 2**63 - 1, -MOST_SECONDS - 1, -(2**63)])
 def test_seconds_that_milliseconds_have_no_room_for_are_refused(beyond: int) -> None:
     times = timestamps([MOST_SECONDS, None, beyond, 1], "s")
+    assert milliseconds(times).to_pylist() == [MOST_SECONDS * 1000, None, None, 1000]
     batch = pa.record_batch({"value": ["v"] * 4, "timestamp": times})
     with pytest.raises(
         DataException,

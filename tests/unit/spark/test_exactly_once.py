@@ -93,6 +93,10 @@ def test_the_values_and_their_defaults() -> None:
         ({"txnVersion": "9223372036854775808"}, "expected a number from 0 to 9223372036854775807"),
         ({"txnIdPrefix": "a/b"}, "txnIdPrefix is 'a/b'"),
         ({"txnAppId": ""}, "txnAppId has 0 bytes"),
+        (
+            {"txnAppId": "flights\n"},
+            r"txnAppId is 'flights\\n': expected no blank at its beginning",
+        ),
         ({"commitLogTopic": "no topic"}, "commitLogTopic is 'no topic': expected a topic name"),
         (
             {"commitLogTopic": "__transaction_state"},

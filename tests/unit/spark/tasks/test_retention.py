@@ -62,6 +62,18 @@ def test_topics_of_a_column_have_their_own_count_and_each_is_asked_for_once() ->
     ]
 
 
+def test_seconds_are_counted_too() -> None:
+    times = [NOW_MS // 1000, NOW_MS // 1000 - 7200, None]
+    seconds = pa.array(times, pa.timestamp("s", tz="UTC"))
+    for topic, retention_ms in ((None, None), ("hour", HOUR_MS)):
+        rows = ExpiredRows(topic, retention_ms, Asked(), lambda: NOW_MS / 1000)
+        rows.count(
+            pa.record_batch({"value": ["v"] * 3, "topic": ["hour"] * 3, "timestamp": seconds})
+        )
+        (found,) = rows.report()
+        assert (found.rows, found.oldest_timestamp_ms) == (1, NOW_MS - 2 * HOUR_MS)
+
+
 def test_the_line_names_the_topics_with_most_of_them() -> None:
     found = [
         ExpiredRowsReport(topic=f"t{number}", rows=number, oldest_timestamp_ms=0, retention_ms=1)
