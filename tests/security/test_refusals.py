@@ -28,10 +28,12 @@ from support.brokers.logins import (
     unsigned_token,
     write,
 )
-from support.brokers.secured_kafka import LISTENERS, PASSWORD, USER, SecuredKafka
+from support.brokers.secured_kafka import LISTENERS, PASSWORD, USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.spark.sink import save
 
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     KafkaException,
     SaslAuthenticationException,
@@ -52,6 +54,7 @@ pytestmark = [
 
 WRONG: Final = "WRONG-SECRET"
 KERBEROS: Final = "com.sun.security.auth.module.Krb5LoginModule"
+SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def each_of(logins: Sequence[Login]) -> pytest.MarkDecorator:
@@ -220,6 +223,24 @@ def test_an_expired_token(
     server.life_s = -600
     (tmp_path / "token").write_text(unsigned_token(life_s=-600))
     refused.check(given, SaslAuthenticationException, "invalid_token", "exp 20")
+
+
+@each_of(by("SCRAM-SHA-256", "SCRAM-SHA-512"))
+def test_an_expired_delegation_token_of_the_user_s_own(
+    guarded_cluster: SecuredKafka, refused: Refused, login: Login, tmp_path: Path
+) -> None:
+    given = options(guarded_cluster, login, tmp_path)
+    with KafkaAdmin(producer_config(given)) as admin:
+        # Also a node that does not know it yet refuses it.
+        token = admin.create_delegation_token(max_lifetime_ms=1)
+    del given["sasl.username"], given["sasl.password"]
+    given["sasl.jaas.config"] = (
+        f"{SCRAM} required username={quoted(token.token_id)} "
+        f'password={quoted(token.hmac.value)} tokenauth="true";'
+    )
+    said = f"refused the login of the delegation token {token.token_id!r} by {login.mechanism}"
+    advice = "a delegation token expires if it is not renewed within"
+    refused.check(given, SaslAuthenticationException, said, advice)
 
 
 @each_of(by("GSSAPI"))

@@ -54,6 +54,8 @@ _SECRETS = [
     "schema.registry.ssl.keystore.key",
     "schema.registry.url",
 ]
+# The client whose tokens have expired.
+_OF_EXPIRED_TOKENS = "client-of-expired-tokens"
 # It is unknown: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
 # The environment of the driver and of the executors has the password, and a wrong one.
@@ -303,9 +305,10 @@ class Scene:
         return name
 
     def _answer(self, asked: Asked) -> Answer:
-        if asked.credentials != (CLIENT_ID, f"{_MARKER}-oauth"):
+        client, secret = asked.credentials
+        if secret != f"{_MARKER}-oauth":
             return Answer(401, {"error": "invalid_client", "error_description": "no such client"})
-        return self._server.token()
+        return self._server.token(**({"exp": 1} if client == _OF_EXPIRED_TOKENS else {}))
 
     @property
     def settings(self) -> dict[str, str]:
@@ -334,8 +337,10 @@ class Scene:
             "kafka.ssl.truststore.location": str(self._kafka.ca),
         }
 
-    def _scram(self, password: str = MARKED_PASSWORD, **more: str) -> dict[str, str]:
-        jaas = f"{_MODULE} required username={quoted(MARKED_USER)} password={quoted(password)};"
+    def _scram(
+        self, password: str = MARKED_PASSWORD, user: str = MARKED_USER, **more: str
+    ) -> dict[str, str]:
+        jaas = f"{_MODULE} required username={quoted(user)} password={quoted(password)};"
         return {
             "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
             "kafka.security.protocol": "SASL_SSL",
@@ -343,6 +348,13 @@ class Scene:
             "kafka.sasl.jaas.config": jaas,
             "kafka.ssl.truststore.location": str(self._kafka.ca),
         } | {name.replace("_", "."): value for name, value in more.items()}
+
+    def _tls(self, listener: str) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self._kafka.address(listener),
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.location": str(self._kafka.ca),
+        }
 
     def _kerberos(self, principal: str, keytab: Path, *, by_jaas: bool) -> dict[str, str]:
         """Return the options of a login by a keytab, whose key is searched for, too."""
@@ -396,11 +408,8 @@ class Scene:
 
     def _writes(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
         """Return options that succeed, and those that fail, with what is said then."""
-        kafka, scram = self._kafka, self._scram
-        mutual = {
-            "kafka.bootstrap.servers": kafka.address("MUTUAL"),
-            "kafka.security.protocol": "SSL",
-            "kafka.ssl.truststore.location": str(kafka.ca),
+        kafka, scram, tls = self._kafka, self._scram, self._tls
+        mutual = tls("MUTUAL") | {
             "kafka.ssl.keystore.key": self._key,
             "kafka.ssl.keystore.certificate.chain": kafka.client.chain,
             "kafka.ssl.key.password": f"{_MARKER}-key",
@@ -448,11 +457,27 @@ class Scene:
                 "it offers SCRAM-SHA-512",
             ),
             (without_tls, "expects TLS"),
-            (mutual | {"kafka.bootstrap.servers": kafka.address("EXPIRED")}, "has expired"),
+            (mutual | tls("EXPIRED"), "has expired"),
+            (mutual | tls("OTHERNAME"), "subject alternative names"),
+            (mutual | tls("NOINTERMEDIATE"), "intermediate"),
+            (tls("MUTUAL"), "requires a client certificate"),
+            (
+                tls("MUTUAL") | {"kafka.ssl.keystore.location": str(kafka.expired_client_pem)},
+                "the client's certificate, which has expired",
+            ),
+            (scram(user="nobody"), "refused the login of user 'nobody'"),
+            (
+                self._plain() | {"kafka.sasl.username": "nobody"},
+                "refused the login of user 'nobody'",
+            ),
+            (oauth | {f"{client}.id": _OF_EXPIRED_TOKENS}, "invalid_token"),
         ]
         by_kerberos, not_by_kerberos = self._by_kerberos()
         succeed = [scram(), self._plain(), mutual, oauth, *by_kerberos]
-        succeed.append(self._plain("${env:KAFKA_PASSWORD_OF_TEST}"))
+        succeed += [
+            self._plain("${env:KAFKA_PASSWORD_OF_TEST}"),
+            scram(exactlyOnce="true", txnAppId=self._topic, txnVersion="1"),
+        ]
         return succeed, fail + not_by_kerberos
 
     def _writes_by_registry(self) -> list[dict[str, str]]:
@@ -514,7 +539,8 @@ class Scene:
         # The characters that all their bits are of it.
         ends = [(8 * before + 8 * len(_MARKER)) // 6 for before in range(3)]
         inner = [coded[each][-(-8 * each // 6) : ends[each]] for each in range(3)]
-        key = self._key.splitlines()[1:-1]
+        expired_key = self._kafka.expired_client_pem.read_text().partition("-----END")[0]
+        key = [*self._key.splitlines()[1:-1], *expired_key.splitlines()[1:]]
         tokens = [token.rpartition(".")[2] for token in self._server.tokens]
         return [_MARKER, *inner, *key, *tokens]
 

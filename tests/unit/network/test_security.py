@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.brokers import keys
 from support.brokers.certificates import Authority, Certificate
+from support.brokers.scripted_broker import ScriptedBroker
 from support.brokers.token_server import new_key
 from support.programs.forked import in_child
 
@@ -41,6 +42,7 @@ from spark_kafka_sink.schema_registry.registry_connection import connect
 from spark_kafka_sink.schema_registry.settings import registry_settings
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.planning.given_schemas import given_schema
+from spark_kafka_sink.wire.messages import Response, SaslHandshakeResponse
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
@@ -978,27 +980,54 @@ def test_the_url_of_a_token_may_have_the_name_of_a_shipped_file(shipped: Path) -
 # -- time limits ---------------------------------------------------------------------------------
 
 
+BY_SCRAM = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-256",
+    "sasl.username": "u",
+    "sasl.password": "p",
+}
+
+
+def said_in_time(port: int, options: dict[str, str]) -> str:
+    """Return what an admin says of a broker that is silent before the client is ready."""
+    limits = {"socket.connection.setup.timeout.ms": "150", "max.block.ms": "400"}
+    config = producer_config({"bootstrap.servers": f"127.0.0.1:{port}"} | options | limits)
+    with KafkaAdmin(config) as admin, pytest.raises(TimeoutException) as caught:
+        admin.topics([])
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("options", "state"),
     [
         ({"security.protocol": "SSL"}, "in the TLS handshake"),
+        (BY_SCRAM, "waiting for the broker's versions"),
+    ],
+    ids=["tls", "versions"],
+)
+def test_the_setup_timeout_includes_tls_and_the_versions(
+    options: dict[str, str], state: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = said_in_time(silent.getsockname()[1], options)
+    assert f"still {state} after socket.connection.setup.timeout.ms" in said
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ({}, "waiting for the response to SaslHandshake"),
         (
-            {
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "SCRAM-SHA-256",
-                "sasl.username": "u",
-                "sasl.password": "p",
-            },
-            "waiting for the broker's versions",
+            {17: SaslHandshakeResponse(error_code=codes.NONE, mechanisms=["SCRAM-SHA-256"])},
+            "in the SASL login",
         ),
     ],
+    ids=["handshake", "tokens"],
 )
-def test_the_setup_timeout_includes_tls_and_the_login(options: dict[str, str], state: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        limits = {"socket.connection.setup.timeout.ms": "100", "max.block.ms": "500"}
-        config = producer_config({"bootstrap.servers": f"127.0.0.1:{port}"} | options | limits)
-        with KafkaAdmin(config) as admin, pytest.raises(TimeoutException) as caught:
-            admin.topics([])
-    said = str(caught.value)
+def test_the_setup_timeout_includes_each_step_of_the_sasl_login(
+    answers: dict[int, Response], state: str
+) -> None:
+    with ScriptedBroker() as broker:
+        broker.answers |= answers
+        said = said_in_time(broker.port, BY_SCRAM)
     assert f"still {state} after socket.connection.setup.timeout.ms" in said
