@@ -130,8 +130,7 @@ class Sender:
                 sequences, config.retry_backoff, random, config.acls
             )
         # The sequences that the producer uses again after a joined transaction.
-        self._own_sequences = sequences
-        self._has_joined = False
+        self._own_sequences, self._has_joined = sequences, False
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -159,9 +158,8 @@ class Sender:
         """Return the last error of a request or batch that is retried, None if there is none."""
         requests = self._producer_id if self._transactions is None else self._transactions.queue
         error = None if requests is None else requests.last_error
-        return error or next(
-            filter(None, (b.last_error for b in self.accumulator.incomplete)), None
-        )
+        of_batches = (batch.last_error for batch in self.accumulator.incomplete)
+        return error or next(filter(None, of_batches), None)
 
     def _prerequisite(self, topic_partition: TopicPartition) -> tuple[str, KafkaException | None]:
         """Return what a partition's batches wait for ("" for nothing), and the last error."""
@@ -452,6 +450,8 @@ class Sender:
             self.metadata.update(response, now, reliable_epochs=reliable)
             if self.sequences is not None:
                 self.sequences.follow_topics(response.topics)
+            if transactions is not None:
+                transactions.queue.coordinators.drop_unlisted(self.metadata.nodes)
             self._retry_at_new_leaders(now)
 
     def _retry_at_new_leaders(self, now: float) -> None:
