@@ -129,9 +129,8 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
-        # Set while the producer is in a joined transaction: the sequences and the producer id
-        # requests that it uses again after the transaction.
-        self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
+        # The sequences that the producer uses again after a joined transaction.
+        self._own_sequences, self._has_joined = sequences, False
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -159,9 +158,8 @@ class Sender:
         """Return the last error of a request or batch that is retried, None if there is none."""
         requests = self._producer_id if self._transactions is None else self._transactions.queue
         error = None if requests is None else requests.last_error
-        return error or next(
-            filter(None, (b.last_error for b in self.accumulator.incomplete)), None
-        )
+        of_batches = (batch.last_error for batch in self.accumulator.incomplete)
+        return error or next(filter(None, of_batches), None)
 
     def _prerequisite(self, topic_partition: TopicPartition) -> tuple[str, KafkaException | None]:
         """Return what a partition's batches wait for ("" for nothing), and the last error."""
@@ -186,8 +184,7 @@ class Sender:
             raise IllegalStateException(
                 "a producer in a transaction cannot join another transaction"
             )
-        self._alone = (self.sequences, self._producer_id)
-        self._producer_id = None
+        self._has_joined = True
         self._follow(joined.sequences, joined)
 
     def end_joined(self) -> None:
@@ -196,10 +193,10 @@ class Sender:
         Raise IllegalStateException if batches are unfinished, or if no transaction was joined.
         """
         self._check_idle("leave")
-        if self._alone is None:
+        if not self._has_joined:
             raise IllegalStateException("the producer has joined no transaction")
-        (sequences, self._producer_id), self._alone = self._alone, None
-        self._follow(sequences, None)
+        self._has_joined = False
+        self._follow(self._own_sequences, None)
 
     def _check_idle(self, what: str) -> None:
         if self._has_incomplete():
@@ -246,15 +243,13 @@ class Sender:
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
         """Return the requests that any broker can answer: Metadata, and InitProducerId."""
         requests: list[ClientRequest] = []
-        metadata = self.metadata.request(now)
-        if metadata is not None:
+        if metadata := self.metadata.request(now):
             requests.append(ClientRequest(node_id=None, message=metadata))
         if self.sequences is not None:
             self.sequences.bump_epoch_if_needed()
-        if self._producer_id is not None and self.accumulator.has_undrained:
-            init = self._producer_id.due(now)
-            if init is not None:
-                requests.append(ClientRequest(node_id=None, message=init))
+        own_id = None if self._has_joined else self._producer_id
+        if own_id is not None and self.accumulator.has_undrained and (init := own_id.due(now)):
+            requests.append(ClientRequest(node_id=None, message=init))
         return requests
 
     def _next_poll_at(self, now: float) -> float:
@@ -449,13 +444,14 @@ class Sender:
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
         elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
-            if refusal := self._producer_id.answered(response, event.node_id, now):
-                self.fail_all(refusal)
+            self._refused(self._producer_id.answered(response, event.node_id, now))
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= RELIABLE_EPOCHS_SINCE
             self.metadata.update(response, now, reliable_epochs=reliable)
             if self.sequences is not None:
                 self.sequences.follow_topics(response.topics)
+            if transactions is not None:
+                transactions.queue.coordinators.drop_unlisted(self.metadata.nodes)
             self._retry_at_new_leaders(now)
 
     def _retry_at_new_leaders(self, now: float) -> None:
@@ -477,10 +473,14 @@ class Sender:
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
             self.metadata.failed(now, error if fatal else None)
         elif isinstance(message, InitProducerIdRequest) and self._producer_id is not None:
-            if refusal := self._producer_id.failed(event.code, event.reason, event.node_id, now):
-                self.fail_all(refusal)
+            self._refused(self._producer_id.failed(event.code, event.reason, event.node_id, now))
         elif isinstance(message, ProduceRequest):
             self._produce.failed(event, self._back(event.request), now)
+
+    def _refused(self, refusal: KafkaException | None) -> None:
+        """Fail every batch if there is a refusal, unless a joined transaction needs no id."""
+        if refusal is not None and not self._has_joined:
+            self.fail_all(refusal)
 
     def _back(self, request: ClientRequest) -> SentBatches:
         """Record that a Produce request is no longer in flight. Return its batches."""

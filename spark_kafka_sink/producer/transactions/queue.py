@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from random import Random
 from typing import Final, TypeGuard
 
@@ -40,7 +40,8 @@ class Coordinators:
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
-        # The last known node of each coordinator, even while the coordinator is being looked up.
+        # The last known node of each coordinator, also while the coordinator is being looked up:
+        # the look-up may return the same node, whose reconnect back-off must not start again.
         self._last: dict[CoordinatorKey, Node] = {}
         # Whether a broker can bump epochs, by node id of the connected brokers (_connected), and by
         # coordinator as of the last time that its connection was ready (_bumps).
@@ -103,6 +104,17 @@ class Coordinators:
         """Forget all coordinators. The next FindCoordinator goes to any available broker."""
         self._by_key.clear()
         self._last.clear()
+
+    def drop_unlisted(self, listed: Container[int]) -> None:
+        """Drop the previous coordinators that are not in the metadata: they may be gone for ever.
+
+        listed: the node ids in the metadata.
+        """
+        self._last = {
+            key: node
+            for key, node in self._last.items()
+            if key in self._by_key or node.id in listed
+        }
 
     def node_down(self, node_id: int) -> None:
         """Record that a broker cannot be reached, and forget it as a coordinator."""

@@ -31,7 +31,13 @@ from spark_kafka_sink.wire.exchange import (
     NodeReady,
     NodeThrottled,
 )
-from spark_kafka_sink.wire.messages import MetadataResponse, ProduceRequest, ProduceResponse
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    ProduceRequest,
+    ProduceResponse,
+)
 from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -367,6 +373,19 @@ def test_the_coordinator_is_among_the_nodes_to_know_before_any_topic_is() -> Non
     manager_of(producer).initialize()
     producer.poll()
     assert producer.sender.nodes[1].port == 9001
+
+
+def test_a_coordinator_that_left_the_cluster_is_no_node_to_know_any_more() -> None:
+    producer = begun(2)
+    brokers = [MetadataResponseBroker(node_id=2, host="h", port=9002)]
+    request = ClientRequest(node_id=None, message=MetadataRequest(topics=None))
+    answered = Answered(request, 2, MetadataResponse(brokers=brokers, topics=[], error_code=0))
+    producer.sender.handle(answered, producer.now)
+    assert producer.sender.nodes.keys() == {1, 2}, "it is still the coordinator"
+    producer.sender.handle(NodeDown(1, "gone"), producer.now)
+    assert producer.sender.nodes.keys() == {1, 2}, "the look-up may return it again"
+    producer.sender.handle(answered, producer.now)
+    assert producer.sender.nodes.keys() == {2}
 
 
 @BOTH_VERSIONS

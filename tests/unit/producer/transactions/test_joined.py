@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     InvalidProducerEpochException,
     ProducerFencedException,
+    TimeoutException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -34,6 +35,7 @@ from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
+    InitProducerIdResponse,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -43,7 +45,7 @@ from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
 
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 PRODUCER = ProducerIdAndEpoch(77, 3)
-NOT_LEADER, NOT_ENOUGH_REPLICAS = 6, 19
+NOT_LEADER, NETWORK_EXCEPTION, NOT_ENOUGH_REPLICAS, CLUSTER_AUTHORIZATION = 6, 13, 19, 31
 OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 45, 47, 59
 ADDING = pytest.mark.parametrize(
     ("version", "adds", "asked"),
@@ -397,3 +399,57 @@ def test_a_producer_that_failed_inside_tells_why() -> None:
     producer.answer(request, 47)
     producer.poll()
     assert isinstance(producer.sender.fatal_error, InvalidProducerEpochException)
+
+
+def joined_while_it_asks_for_an_id() -> tuple[PureProducer, ClientRequest]:
+    """Return a producer that has joined a transaction, and its InitProducerId in flight."""
+    producer = PureProducer([1])
+    producer.ready()
+    producer.append(0, [b"before"])
+    (request,) = producer.sender.poll(producer.now).requests
+    producer.now += producer.settings.delivery_timeout
+    producer.poll()
+    assert [type(batch.error) for batch in producer.done()] == [TimeoutException]
+    producer.sender.join(joined())
+    return producer, request
+
+
+def write_in_the_transaction_and_after_it(producer: PureProducer) -> list[ProducerIdAndEpoch]:
+    """Return the producer id of a batch in the joined transaction, and of one after it."""
+    used = []
+    for is_over in (False, True):
+        if is_over:
+            producer.sender.end_joined()
+        producer.append(0, [b"row"])
+        (request,) = producer.poll()
+        used += [batch.producer for batch in batches(request)]
+        producer.answer(request)
+    assert [batch.error for batch in producer.done()] == [None, None]
+    return used
+
+
+def test_a_producer_id_that_comes_during_the_transaction_is_used_after_it() -> None:
+    producer, request = joined_while_it_asks_for_an_id()
+    producer.answer_other(request)
+    assert write_in_the_transaction_and_after_it(producer) == [
+        PRODUCER,
+        ProducerIdAndEpoch(4000, 0),
+    ]
+
+
+@pytest.mark.parametrize("code", [NETWORK_EXCEPTION, CLUSTER_AUTHORIZATION])
+@pytest.mark.parametrize("is_answered", [False, True], ids=["failed", "answered"])
+def test_without_a_producer_id_the_transaction_goes_on_and_one_is_requested_after_it(
+    code: int, *, is_answered: bool
+) -> None:
+    producer, request = joined_while_it_asks_for_an_id()
+    if is_answered:
+        response = InitProducerIdResponse(error_code=code)
+        producer.sender.handle(Answered(request, 1, response), producer.now)
+    else:
+        producer.lose(request, code)
+    producer.now += 1.0
+    assert write_in_the_transaction_and_after_it(producer) == [
+        PRODUCER,
+        ProducerIdAndEpoch(4000, 0),
+    ]
