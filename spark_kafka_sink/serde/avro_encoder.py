@@ -506,9 +506,10 @@ def plain_layout(array: pa.Array) -> pa.Array:
         is_inside = pa.array((indices >= 0) & (indices < len(words)))
         return words.take(pc.if_else(is_inside, array.indices, None))
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
-        return array.cast(pa.decimal128(kind.precision, kind.scale))
+        # Not safe: any bytes may be under a null parent.
+        return array.cast(pa.decimal128(kind.precision, kind.scale), safe=False)
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)
-    return array if layout is None else array.cast(layout)
+    return array if layout is None else array.cast(layout, safe=False)
 
 
 _LAYOUTS: Final = (

@@ -153,7 +153,7 @@ COLUMNS = [
          Refused("the data has 2 columns named value"), theirs=one()),
     Case("struct-with-two-fields-of-one-name",
          "'v' AS value, array(named_struct('a', 1, 'a', 2)) AS other",
-         Refused("column other has a struct with two fields named a and cannot be passed to "),
+         Refused("column other has two fields named a in the struct other.element and cannot be"),
          theirs=one()),
     Case("year-month-interval", "'v' AS value, INTERVAL '1' YEAR AS other",
          Refused("column other is of type interval year and cannot be passed to Python"),

@@ -128,10 +128,10 @@ def _check_can_be_handed_over(name: str, kind: DataType) -> None:
     (but not for such intervals inside arrays and structs), and for structs with two fields of the
     same name. Spark's data sources do not support calendar intervals at any depth of a type.
     """
-    twice = _field_there_twice(kind)
+    twice = _field_there_twice(name, kind)
     what_to_do = "cast it to string, or drop it, before writing"
     if twice is not None:
-        reason = f"has a struct with two fields named {twice}"
+        reason = f"has two fields named {twice[1]} in the struct {twice[0]}"
         what_to_do = "drop it before writing"
     elif isinstance(_stored(kind), YearMonthIntervalType) or _has_calendar_interval(kind):
         reason = f"is of type {_stored(kind).simpleString()}"
@@ -148,15 +148,18 @@ def _has_calendar_interval(kind: DataType) -> bool:
     )
 
 
-def _field_there_twice(kind: DataType) -> str | None:
-    """Return a field name that occurs twice in one struct, at any depth of the type, or None."""
+def _field_there_twice(path: str, kind: DataType) -> tuple[str, str] | None:
+    """Return the path of a struct, and a field name that occurs twice in it, or None.
+
+    path: the path of `kind`. Structs at any depth of the type are checked.
+    """
     kind = _stored(kind)
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
             if count > 1:
-                return name
-    found = (_field_there_twice(each) for each in _inner(kind).values())
-    return next((name for name in found if name is not None), None)
+                return path, name
+    found = (_field_there_twice(f"{path}.{name}", each) for name, each in _inner(kind).items())
+    return next(filter(None, found), None)
 
 
 def _inner(kind: DataType) -> dict[str, DataType]:

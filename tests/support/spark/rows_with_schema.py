@@ -25,7 +25,7 @@ from support.spark.spark_processes import ConnectServer
 
 TYPES: Final = (
     "id BIGINT, ok BOOLEAN, text STRING, data BINARY, amount DECIMAL(38,18), day DATE, "
-    "at TIMESTAMP, local TIMESTAMP_NTZ, number DOUBLE, small FLOAT, tiny TINYINT, "
+    "at TIMESTAMP, local TIMESTAMP_NTZ, number DOUBLE, small FLOAT, tiny TINYINT, short SMALLINT, "
     "list ARRAY<INT>, tree MAP<STRING, ARRAY<STRUCT<s: STRING, n: INT>>>, "
     "part STRUCT<s: STRING, n: INT>"
 )
@@ -41,6 +41,7 @@ FULL: Final[Mapping[str, Any]] = {
     "number": 1e300,
     "small": 1.5,
     "tiny": -3,
+    "short": -300,
     "list": [1, None],
     "tree": {"a": [{"s": "x", "n": None}], "b": []},
     "part": {"s": "in", "n": None},

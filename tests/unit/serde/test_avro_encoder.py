@@ -354,6 +354,34 @@ def hidden_by(valid: list[bool], array: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, array.dictionary, safe=False)
 
 
+@pytest.mark.parametrize(
+    ("logical", "kind", "data", "written"),
+    [
+        (
+            {"type": "int", "logicalType": "date"},
+            pa.date64(),
+            (86_400_000).to_bytes(8, "little") + b"\x01" * 8,
+            1,
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 0},
+            pa.decimal256(20, 0),
+            (7).to_bytes(32, "little") + b"\x7f" * 32,
+            Decimal(7),
+        ),
+    ],
+    ids=["date64", "decimal256"],
+)
+def test_a_null_struct_hides_values_that_are_not_of_their_type(
+    logical: Json, kind: pa.DataType, data: bytes, written: int | Decimal
+) -> None:
+    child = pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(data)])
+    rows = pa.StructArray.from_arrays([child], ["a"], mask=pa.array([False, True]))
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": logical}]}
+    schema = ["null", record]
+    assert rows_of(schema, rows) == with_fastavro(schema, [{"a": written}, None])
+
+
 # A smaller seed is no simpler a column, so nothing is gained by looking for one.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**64))

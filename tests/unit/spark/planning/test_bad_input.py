@@ -311,11 +311,11 @@ TWICE = StructType().add("a", LongType()).add("a", LongType())
         (CalendarIntervalType(), "is of type interval"),
         (ArrayType(CalendarIntervalType()), "is of type array<interval>"),
         (StructType().add("s", CalendarIntervalType()), "is of type struct<s:interval>"),
-        (TWICE, "has a struct with two fields named a"),
-        (ArrayType(TWICE), "has a struct with two fields named a"),
-        (MapType(StringType(), TWICE), "has a struct with two fields named a"),
-        (MapType(TWICE, StringType()), "has a struct with two fields named a"),
-        (StructType().add("s", TWICE), "has a struct with two fields named a"),
+        (TWICE, "has two fields named a in the struct other"),
+        (ArrayType(TWICE), "has two fields named a in the struct other.element"),
+        (MapType(StringType(), TWICE), "has two fields named a in the struct other.value"),
+        (MapType(TWICE, StringType()), "has two fields named a in the struct other.key"),
+        (StructType().add("s", TWICE), "has two fields named a in the struct other.s"),
     ],
     ids=str,
 )
@@ -323,7 +323,7 @@ def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_se
     kind: DataType, reason: str
 ) -> None:
     said = refusal({}, StructType().add("value", StringType()).add("other", kind))
-    advice = "drop it" if "struct with" in reason else "cast it to string, or drop it,"
+    advice = "drop it" if "two fields" in reason else "cast it to string, or drop it,"
     assert said == f"column other {reason} and cannot be passed to Python: {advice} before writing"
 
 
