@@ -26,7 +26,10 @@ they have nothing in flight.
 A batch may have been written if its response was lost. With a new number, a broker would write it a
 second time. So each such batch is first retried with its old number. A rejection alone does not
 prove that the batch was not written: the broker may know only a later batch. But as long as a
-broker knows the producer, it recognises the last batch that it has written:
+broker knows the producer, it recognises the last batch that it has written. It forgets the producer
+once the largest record timestamp of this batch is older than producer.id.expiration.ms, unless a
+transaction is open. So with old timestamps, a batch may be written twice. This client cannot detect
+that. While the broker knows the producer:
 
 - If it rejects every batch that may have been written, it has written none of them, and they can be
   numbered again.
