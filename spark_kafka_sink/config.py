@@ -85,7 +85,10 @@ class ProducerConfig(
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
     """Whether retries neither duplicate nor reorder records. If you set it to true, acks must be
     all. If you do not set it, acks=1, acks=0 or retries=0 turns it off. At most 5 requests may be
-    in flight."""
+    in flight. Retries may duplicate and reorder records whose timestamps are older than
+    producer.id.expiration.ms of the brokers (a day), because a broker forgets their producer.
+    Transactions and topics with message.timestamp.type=LogAppendTime are not affected; for others,
+    raise producer.id.expiration.ms."""
     retries: NonNegative = 2**31 - 1
     """How many times a failed batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)

@@ -43,7 +43,7 @@ IN_DOUBT: Final = (
 OVERTAKEN: Final = (
     "it is not known whether these records were written: a later batch of the partition was, or "
     "may have been, and after a restart a broker recognises only the last batch of a producer; or "
-    "the topic was created again"
+    "the topic was created again, or producer.id.expiration.ms had passed"
 )
 
 

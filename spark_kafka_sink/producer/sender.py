@@ -361,7 +361,7 @@ class Sender:
                 request = open_requests[leader.id] = DrainedBatches(leader.id)
                 self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
                 drained.append(request)
-            self._take(batch, request, size)
+            self._take(batch, request, size, now)
         if self.latencies.has_slow:
             leaders = map(self.metadata.leader, self.accumulator.waiting_partitions)
             self.latencies.keep({leader.id for leader in leaders if leader is not None})
@@ -385,15 +385,15 @@ class Sender:
             return self.sequences.may_send(batch, node_id)
         return batch.topic_partition not in self._muted
 
-    def _take(self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int) -> None:
+    def _take(self, batch: ProducerBatch, drained: DrainedBatches, size: int, now: float) -> None:
         self.accumulator.take(batch)
         if self.sequences is not None:
-            self.sequences.assign(batch)
+            self.sequences.assign(batch, now)
         elif self._config.max_in_flight == 1:
             self._muted.add(batch.topic_partition)
         batch.sent(drained.node_id, self.metadata.leader_epoch(batch.topic_partition))
         drained.batches.append(batch)
-        drained.size_bytes += size_bytes
+        drained.size_bytes += size
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
         """Return the Produce request; batches that are not compressed yet are compressed here.

@@ -10,7 +10,8 @@ So the following rules apply to each partition:
   batch with the lowest sequence may be sent.
 - Until the first acknowledgement of an epoch, only one batch is in flight. A broker may accept any
   first sequence; if the first batch were rejected and the second accepted, the first batch could
-  never follow.
+  never follow. The same applies to the first batch after a long pause, because a broker forgets a
+  producer that sends nothing.
 - While a broker may still write an expired batch, no new batch is sent, because it is unknown
   whether the expired batch's sequence is missing in the log (hasUnresolvedSequence).
 - All batches in flight are at one broker. After a leader change, the new leader gets no further
@@ -25,7 +26,10 @@ they have nothing in flight.
 A batch may have been written if its response was lost. With a new number, a broker would write it a
 second time. So each such batch is first retried with its old number. A rejection alone does not
 prove that the batch was not written: the broker may know only a later batch. But as long as a
-broker knows the producer, it recognises the last batch that it has written:
+broker knows the producer, it recognises the last batch that it has written. It forgets the producer
+once the largest record timestamp of this batch is older than producer.id.expiration.ms, unless a
+transaction is open. So with old timestamps, a batch may be written twice. This client cannot detect
+that. While the broker knows the producer:
 
 - If it rejects every batch that may have been written, it has written none of them, and they can be
   numbered again.
@@ -73,17 +77,21 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 MAX_EPOCH: Final = 2**15 - 1
+# After this time without a new batch, a broker may have forgotten the producer. The client does not
+# know the broker's producer.id.expiration.ms, a day by default. It may be shorter, and one batch in
+# flight costs only the time of one response after a pause, so this is far less than a day.
+_MAX_PAUSE_S: Final = 300.0
 
 
 class PartitionSequences:
     """The sequences of one partition under one producer id and epoch (TxnPartitionEntry).
 
     in_flight: the batches with a sequence that are not acknowledged, lowest sequence first,
-    including batches that wait to be sent again.
+    including batches that wait to be sent again. last_assigned_at: when a batch last got one.
     """
 
     __slots__ = ("in_flight", "is_confirmed", "last_acked_offset", "last_acked_sequence",
-                 "last_passed", "next_sequence", "producer")  # fmt: skip
+                 "last_assigned_at", "last_passed", "next_sequence", "producer")  # fmt: skip
 
     def __init__(self, producer: ProducerIdAndEpoch) -> None:
         self.producer = producer
@@ -93,6 +101,7 @@ class PartitionSequences:
         self.last_passed = NO_SEQUENCE
         self.last_acked_offset = -1
         self.is_confirmed = False
+        self.last_assigned_at = 0.0
         self.in_flight: list[ProducerBatch] = []
 
     def follows_last_acked(self, batch: ProducerBatch) -> bool:
@@ -214,7 +223,7 @@ class Sequences:
             return False
         return all(other.node_id == node_id and not other.is_done for other in known.in_flight)
 
-    def assign(self, batch: ProducerBatch) -> None:
+    def assign(self, batch: ProducerBatch, now: float) -> None:
         """Assign a sequence to `batch`, unless it has one from an earlier attempt."""
         if batch.has_sequence:
             return
@@ -223,6 +232,9 @@ class Sequences:
         )
         if known.producer != self.producer:
             known.restart(self.producer, transactional=self.is_transactional)
+        if now - known.last_assigned_at > _MAX_PAUSE_S and not known.in_flight:
+            known.is_confirmed = False
+        known.last_assigned_at = now
         batch.assign_sequence(
             self.producer, known.next_sequence, transactional=self.is_transactional
         )

@@ -106,12 +106,12 @@ def _sent_again_at_the_head_out_of_order() -> Iterator[None]:
 def _another_sequence_on_every_attempt() -> Iterator[None]:
     assign = Sequences.assign
 
-    def assign_again(sequences: Sequences, batch: ProducerBatch) -> None:
+    def assign_again(sequences: Sequences, batch: ProducerBatch, now: float) -> None:
         known = sequences._partitions.get(batch.topic_partition)
         if batch.has_sequence and known is not None and known.producer == batch.producer:
             known.in_flight.remove(batch)
             batch.assign_sequence(ProducerIdAndEpoch(-1, -1), -1)
-        assign(sequences, batch)
+        assign(sequences, batch, now)
 
     with mock.patch.object(Sequences, "assign", assign_again):
         yield

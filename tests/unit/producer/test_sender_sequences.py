@@ -78,6 +78,29 @@ def test_after_a_topic_was_created_again_one_batch_is_in_flight_until_it_is_ackn
     assert [b.error for b in producer.done()] == [None] * 4
 
 
+@pytest.mark.parametrize(("pause_s", "in_flight"), [(299, 2), (301, 1)])
+def test_after_a_long_pause_one_batch_goes_first_as_the_broker_may_have_forgotten_the_producer(
+    pause_s: float, in_flight: int
+) -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.now += pause_s
+    for _ in range(2):
+        producer.append(0, FULL)
+    requests = producer.poll()
+    assert [sequences(r) for r in requests] == [[2], [4]][:in_flight]
+    producer.answer(requests[0])
+    for request in requests[1:] or producer.poll():
+        assert sequences(request) == [4]
+        producer.answer(request)
+    for _ in range(2):
+        producer.append(0, FULL)
+    assert [sequences(r) for r in producer.poll()] == [[6], [8]], "the pause is over"
+    assert [b.error for b in producer.done()] == [None] * 3
+
+
 def _three_in_flight() -> tuple[PureProducer, list[ClientRequest]]:
     """Return a producer with three batches in flight behind an acknowledged one, and requests."""
     producer = PureProducer([1])
@@ -101,6 +124,7 @@ def test_a_batch_that_a_later_one_has_overtaken_is_an_error_at_once() -> None:
     _, _, failed = producer.done()
     assert isinstance(failed.error, OutOfOrderSequenceException)
     assert "; it is not known whether these records were written: a later " in str(failed.error)
+    assert str(failed.error).endswith("or producer.id.expiration.ms had passed")
     producer.now += 1
     (again,) = producer.poll()
     assert bytes_of(again) == bytes_of(fourth)
