@@ -287,6 +287,8 @@ def test_of_two_at_once_the_second_waits_until_the_environment_is_made(
         ("STREAM=", "python jobs/demo.py"),
         ("BOOTSTRAP=h:1", "python jobs/demo.py --bootstrap h:1"),
         ("KEEP=1", "python jobs/demo.py --keep"),
+        ("ALL=1", "python jobs/demo.py --all"),
+        ("ALL=0", "python jobs/demo.py"),
     ],
 )
 def test_settings_of_the_demo(project: Project, setting: str, says: str) -> None:
