@@ -225,15 +225,15 @@ class Sequences:
 
     def assign(self, batch: ProducerBatch, now: float) -> None:
         """Assign a sequence to `batch`, unless it has one from an earlier attempt."""
+        known = self._partitions.get(batch.topic_partition)
+        if known is not None and now - known.last_assigned_at > _MAX_PAUSE_S:
+            known.is_confirmed = False
         if batch.has_sequence:
             return
-        known = self._partitions.setdefault(
-            batch.topic_partition, PartitionSequences(self.producer)
-        )
+        if known is None:
+            known = self._partitions[batch.topic_partition] = PartitionSequences(self.producer)
         if known.producer != self.producer:
             known.restart(self.producer, transactional=self.is_transactional)
-        if now - known.last_assigned_at > _MAX_PAUSE_S and not known.in_flight:
-            known.is_confirmed = False
         known.last_assigned_at = now
         batch.assign_sequence(
             self.producer, known.next_sequence, transactional=self.is_transactional

@@ -498,7 +498,11 @@ def _bytes_of(plan: Leaf, array: pa.Array) -> BinaryColumn:
 
 
 def plain_layout(array: pa.Array) -> pa.Array:
-    """Return an array in a layout that encoders can read. Most arrays are not changed."""
+    """Return an array in a layout that encoders can read. Most arrays are not changed.
+
+    Arrow says that a date64 is a whole day, and that a decimal has its precision. This is not
+    checked, because any bytes may be under a null parent.
+    """
     kind = array.type
     if pa.types.is_dictionary(kind):
         # pyarrow cannot decode views. Under a null parent, an index may be outside the dictionary.
@@ -506,10 +510,9 @@ def plain_layout(array: pa.Array) -> pa.Array:
         is_inside = pa.array((indices >= 0) & (indices < len(words)))
         return words.take(pc.if_else(is_inside, array.indices, None))
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
-        # Not safe: any bytes may be under a null parent.
         return array.cast(pa.decimal128(kind.precision, kind.scale), safe=False)
     layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)
-    return array if layout is None else array.cast(layout, safe=False)
+    return array if layout is None else array.cast(layout, safe=not pa.types.is_date64(kind))
 
 
 _LAYOUTS: Final = (

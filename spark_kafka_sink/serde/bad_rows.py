@@ -181,7 +181,7 @@ def _beyond_of_each(
 
 
 def _count_with(partition: int) -> int:
-    """Return the partition count of a topic that has this partition, as far as Kafka has one."""
+    """Return the partition count of the smallest topic with this partition, or Kafka's largest."""
     return min(partition + 1, LARGEST_INT32)
 
 

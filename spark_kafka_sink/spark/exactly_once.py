@@ -177,8 +177,8 @@ def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
         check_app_id(app_id)
         if app_id != app_id.strip():
             message = (
-                f"option txnAppId is {app_id!r}: expected no blank at its beginning or end. With "
-                "another txnAppId, versions that were written would be written again"
+                f"option txnAppId is {app_id!r}: expected no white space at its beginning or end, "
+                "which would make it another txnAppId, whose versions are written again"
             )
             raise ConfigException(message)
     return ExactlyOnce(

@@ -391,7 +391,7 @@ def test_children_die_with_a_demo_that_is_killed(sleepers: Sleepers) -> None:
         os.close(ended)
 
 
-def test_a_child_is_killed_also_if_a_signal_came_at_any_moment_of_a_wait() -> None:
+def test_a_child_is_killed_also_if_a_signal_came_when_a_wait_had_just_taken_its_lock() -> None:
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
 
     def exit_in_wait(frame: FrameType, event: str, called: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql import types as spark_types
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
 from support.spark.rows_with_schema import (
@@ -77,6 +79,31 @@ def test_whole_rows_of_every_type_are_read_back(
     schema = json.loads(derive_schema(column_type(frame.schema), "value", "Value"))
     found = values_by_key(kafka, topic, lambda data: decoded(data, schema))
     assert found == {b"1": full, b"2": EMPTY}
+
+
+def test_types_that_need_a_given_schema_or_a_new_spark_are_read_back(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    columns: dict[str, tuple[str, object, object]] = {
+        "span": ("INTERVAL '-1 02:03:04.000005' DAY TO SECOND", "long", -93_784_000_005),
+        "none": ("NULL", ["null", "string"], None),
+        "name": ("'\u00e9' COLLATE UTF8_LCASE", "string", "\u00e9"),
+    }
+    if hasattr(spark_types, "TimeType"):
+        spark.conf.set("spark.sql.timeType.enabled", "true")
+        kind = {"type": "long", "logicalType": "time-micros"}
+        columns["at"] = ("TIME '01:02:03.5'", kind, time(1, 2, 3, 500_000))
+    row = [F.expr(each).alias(name) for name, (each, _, _) in columns.items()]
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": kind} for name, (_, kind, _) in columns.items()],
+    }
+    topic = new_topic(1)
+    frame = spark.range(1).select(F.struct(*row).alias("value"))
+    save(frame, kafka.bootstrap, topic, valueFormat="avro", valueSchema=json.dumps(schema))
+    (record,) = read_with_confluent(kafka.bootstrap, topic)
+    assert decoded(record.value, schema) == {name: value for name, (*_, value) in columns.items()}
 
 
 def test_keys_and_values_by_given_schemas(

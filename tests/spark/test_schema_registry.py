@@ -325,6 +325,7 @@ def test_a_micro_batch_that_runs_twice_is_written_once(
     )
     if mode == "single":
         rows = atomic_layout(rows, options)
+        assert registry.asked() == []
     checkpoint = tmp_path / "checkpoint"
     read_key = avro_reader(registry, topic, "key", USER)
     read_value = (

@@ -212,7 +212,7 @@ calls = [
     *(partial(fail, *each) for each in given["fail"]),
     *(partial(fail, given["succeed"][0], text, rows) for rows, text in in_tasks),
     *(partial(succeed, options) for options in given["by_registry"]),
-    partial(fail, given["refused_by_registry"], "it answered 401"),
+    *(partial(fail, options, "it answered 401") for options in given["refused_by_registry"]),
 ]
 if is_registered:
     with ThreadPoolExecutor(4) as pool:
@@ -236,7 +236,8 @@ for options, _ in given["fail"]:
         show(error)
     else:
         raise AssertionError("not refused")
-print(repr(sink_options({**where, **given["refused_by_registry"]})))
+for options in given["refused_by_registry"]:
+    print(repr(sink_options({**where, **options})))
 planned = KafkaDataSource({**where, **given["succeed"][0]}).writer(frame.schema, False)
 message = planned.write(iter([row]))
 Path(folder, "commit message").write_bytes(pickle.dumps(message))
@@ -481,7 +482,7 @@ class Scene:
         return succeed, fail + not_by_kerberos
 
     def _writes_by_registry(self) -> list[dict[str, str]]:
-        """Return options with the credentials of a schema registry, the last ones wrong."""
+        """Return options with the credentials of a schema registry, the last two wrong."""
         url = self._registry.url
         options = self._scram(topic=self._avro_topic)
         options |= {"valueFormat": "avro", "valueSchema": '"bytes"', "schema.registry.url": url}
@@ -490,12 +491,13 @@ class Scene:
             options | {"basic.auth.user.info": user},
             options | {"schema.registry.url": url.replace("//", f"//{user}@")},
             options | {"basic.auth.user.info": f"user:{_MARKER}-wrong"},
+            options | {"bearer.auth.token": f"{_MARKER}-token"},
         ]
 
     def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
         """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
         succeed, fail = self._writes()
-        *by_registry, refused_by_registry = self._writes_by_registry()
+        by_registry = self._writes_by_registry()
         given = {
             "settings": settings,
             "address": address,
@@ -507,8 +509,8 @@ class Scene:
             "succeed": succeed,
             "by_token": self._scram(delegationToken="true"),
             "fail": fail,
-            "by_registry": by_registry,
-            "refused_by_registry": refused_by_registry,
+            "by_registry": by_registry[:-2],
+            "refused_by_registry": by_registry[-2:],
             "forms": self._forms,
         }
         # Secrets are in it: it is not searched.

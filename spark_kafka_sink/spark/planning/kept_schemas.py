@@ -3,12 +3,12 @@
 Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process
 and in files in the driver's folder. Files are needed because Spark plans micro-batches in separate
 processes, and ends such a process after it was idle for a minute. The files contain no secret: a
-file's name contains only a digest of the settings that determine its schemas.
+file's name contains only a digest of the settings and column types that determine its schemas.
 
-Several batch jobs with equal settings may be planned at the same time, each by two processes. So
-the newest schemas of several writes are kept, each with the id of its write. If two processes store
-a schema at the same moment, the file may contain only one of the two. Then the registry is queried
-once more.
+Several batch jobs with equal settings and column types may be planned at the same time, each by two
+processes. So the newest schemas of several writes are kept, each with the id of its write. If two
+processes store a schema at the same moment, the file may contain only one of the two. Then the
+registry is queried once more.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _lock: Final = threading.Lock()
 
 
 def question(*parts: object) -> str:
-    """Return a digest of the settings on which the choice of a schema depends."""
+    """Return a digest of the settings and column types on which the choice of a schema depends."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

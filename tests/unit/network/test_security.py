@@ -990,7 +990,7 @@ BY_SCRAM = {
 
 def said_in_time(port: int, options: dict[str, str]) -> str:
     """Return what an admin says of a broker that is silent before the client is ready."""
-    limits = {"socket.connection.setup.timeout.ms": "150", "max.block.ms": "400"}
+    limits = {"socket.connection.setup.timeout.ms": "500", "max.block.ms": "1200"}
     config = producer_config({"bootstrap.servers": f"127.0.0.1:{port}"} | options | limits)
     with KafkaAdmin(config) as admin, pytest.raises(TimeoutException) as caught:
         admin.topics([])

@@ -101,6 +101,22 @@ def test_after_a_long_pause_one_batch_goes_first_as_the_broker_may_have_forgotte
     assert [b.error for b in producer.done()] == [None] * 3
 
 
+def test_a_batch_that_is_sent_again_after_a_long_pause_goes_first_too() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=2000.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    producer.answer(producer.poll()[0], NOT_ENOUGH_REPLICAS)
+    producer.now += 600
+    producer.append(0, FULL)
+    (again,) = producer.poll()
+    assert sequences(again) == [2]
+    producer.answer(again)
+    (last,) = producer.poll()
+    assert sequences(last) == [4]
+
+
 def _three_in_flight() -> tuple[PureProducer, list[ClientRequest]]:
     """Return a producer with three batches in flight behind an acknowledged one, and requests."""
     producer = PureProducer([1])

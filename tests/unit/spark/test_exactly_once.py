@@ -95,7 +95,7 @@ def test_the_values_and_their_defaults() -> None:
         ({"txnAppId": ""}, "txnAppId has 0 bytes"),
         (
             {"txnAppId": "flights\n"},
-            r"txnAppId is 'flights\\n': expected no blank at its beginning",
+            r"txnAppId is 'flights\\n': expected no white space at its",
         ),
         ({"commitLogTopic": "no topic"}, "commitLogTopic is 'no topic': expected a topic name"),
         (
