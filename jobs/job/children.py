@@ -99,13 +99,14 @@ def _kill_orphans() -> None:
 
 def _children_of(parent: int) -> list[int]:
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    # Not glob("[0-9]*/stat"), which fails if a process ends at that moment.
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             # The program's name, in parentheses, may contain anything; the parent's id is the
             # second field after it.
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent:
-                found.append(int(stat.parent.name))
+                found.append(int(folder.name))
     return found
 
 
