@@ -196,7 +196,8 @@ def test_a_token_that_was_expired_is_refused_at_once(
 ) -> None:
     driver = login(secured_kafka)
     token = created(driver)
-    config = with_delegation_token(in_5_s(driver), aged(token), "SCRAM-SHA-512")
+    soon = login(secured_kafka, max_block_ms="5000")
+    config = with_delegation_token(soon, aged(token), "SCRAM-SHA-512")
     write(with_delegation_token(driver, token, "SCRAM-SHA-512"), topic, 0, 1)
     with KafkaAdmin(driver) as admin:
         admin.expire_delegation_token(token.hmac)
@@ -213,7 +214,8 @@ def test_a_token_whose_life_is_over_is_refused_with_the_broker_s_setting(
     """Brokers accept it until they delete it, which they do once an hour."""
     driver = login(secured_kafka)
     token = created(driver, max_lifetime_ms=1)
-    said = refused(with_delegation_token(in_5_s(driver), aged(token), "SCRAM-SHA-256"), topic)
+    soon = login(secured_kafka, max_block_ms="5000")
+    said = refused(with_delegation_token(soon, aged(token), "SCRAM-SHA-256"), topic)
     assert "raise delegation.token.max.lifetime.ms of the brokers" in said
     assert read_with_confluent(secured_kafka.bootstrap, topic) == []
     with (
@@ -221,11 +223,6 @@ def test_a_token_whose_life_is_over_is_refused_with_the_broker_s_setting(
         KafkaAdmin(driver) as admin,
     ):
         admin.renew_delegation_token(token.hmac)
-
-
-def in_5_s(config: ProducerConfig) -> ProducerConfig:
-    """Return the configuration of a client that waits for 5 s at most."""
-    return replace(config, max_block_ms=5000)
 
 
 def refused(config: ProducerConfig, topic: str) -> str:
