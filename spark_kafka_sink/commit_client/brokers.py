@@ -1,13 +1,13 @@
 """The brokers of a cluster: find the broker for a request, and send the request once.
 
 `Brokers` looks up the coordinators of transactional ids and the leaders of partitions. It remembers
-them until `forget_coordinator` and `forget_leader` are called. It never retries a request.
+them until `forget` is called, or until they do not respond. It never retries a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
@@ -34,6 +34,9 @@ from spark_kafka_sink.wire.transaction_messages import (
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _TRANSACTION: Final = 1
+
+# A transactional id, which has a coordinator, or a partition, which has a leader.
+Subject: TypeAlias = str | TopicPartition
 
 _R = TypeVar("_R", bound=Response)
 
@@ -74,12 +77,18 @@ class Brokers:
     ) -> Steps[_R]:
         """Send one request to a node and return its response, an instance of `kind`.
 
-        node_id: the node, or None for any node. send_by: as in `ConsumerNetworkClient.send`. Raise
-        NoReplyError if there is no response, and AuthenticationException if the client and a broker
-        cannot authenticate each other.
+        node_id: the node, or None for any node. If it does not respond, it is forgotten as the
+        coordinator and the leader of all subjects. send_by: as in `ConsumerNetworkClient.send`.
+        Raise NoReplyError if there is no response, and AuthenticationException if the client and a
+        broker cannot authenticate each other.
         """
         future = self._client.send(node_id, message, max_version, min_version, send_by)
-        return (yield from self.response_to(future, kind))
+        try:
+            return (yield from self.response_to(future, kind))
+        except NoReplyError as error:
+            if error.is_unanswered and node_id is not None:
+                self._forget_node(node_id)
+            raise
 
     def ask_coordinator(
         self,
@@ -202,10 +211,25 @@ class Brokers:
             return found.topic_id
         raise left_out("Metadata", node_id)
 
-    def forget_coordinator(self, transactional_id: str) -> None:
-        """Forget a transaction's coordinator, so that the next request looks it up again."""
-        self._coordinators.pop(transactional_id, None)
+    def node_of(self, subject: Subject) -> Steps[int]:
+        """Return the coordinator or the leader. Raise NoReplyError if it is not found."""
+        if isinstance(subject, TopicPartition):
+            return (yield from self.leader(subject))
+        return (yield from self._coordinator(subject))
 
-    def forget_leader(self, partition: TopicPartition) -> None:
-        """Forget the leader of a partition, so that the next request looks it up again."""
-        self._leaders.pop(partition, None)
+    def known_node_of(self, subject: Subject) -> int | None:
+        """Return the coordinator or the leader, or None if it has to be looked up."""
+        if isinstance(subject, TopicPartition):
+            return self._leaders.get(subject)
+        return self._coordinators.get(subject)
+
+    def forget(self, subject: Subject) -> None:
+        """Forget the coordinator or the leader, so that the next request looks it up again."""
+        if isinstance(subject, TopicPartition):
+            self._leaders.pop(subject, None)
+        else:
+            self._coordinators.pop(subject, None)
+
+    def _forget_node(self, node_id: int) -> None:
+        self._coordinators = {id_: at for id_, at in self._coordinators.items() if at != node_id}
+        self._leaders = {each: at for each, at in self._leaders.items() if at != node_id}

@@ -10,13 +10,13 @@ thread.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.log_record import LOG_PARTITION
@@ -48,7 +48,7 @@ from spark_kafka_sink.commit.questions import (
     Written,
 )
 from spark_kafka_sink.commit.steps import JITTER
-from spark_kafka_sink.commit_client.brokers import Brokers
+from spark_kafka_sink.commit_client.brokers import Brokers, Subject
 from spark_kafka_sink.commit_client.commit_log import CommitLog
 from spark_kafka_sink.commit_client.generators import (
     NoReplyError,
@@ -59,6 +59,7 @@ from spark_kafka_sink.commit_client.generators import (
     pause_until,
 )
 from spark_kafka_sink.commit_client.leader_requests import Partitions
+from spark_kafka_sink.commit_client.question_queue import Line, QuestionQueue
 from spark_kafka_sink.commit_client.required_versions import check_versions, transaction_version
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
@@ -79,7 +80,6 @@ from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 # select() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
 _JITTER: Final = (2 - JITTER, JITTER)
-_MOST_UNDER_WAY: Final = 64
 
 _Machine = TypeVar("_Machine", bound="_HasOutcome")
 _Step: TypeAlias = tuple[_Machine, tuple[Question, ...]]
@@ -91,6 +91,18 @@ class _HasOutcome(Protocol):
     @property
     def outcome(self) -> object:
         """The result of the machine, or None until it has ended."""
+
+
+class _Sent(NamedTuple):
+    """A question that holds a slot of `line`, and the generator that returns its reply.
+
+    If the broker for the question is not known, the generator looks it up. It then returns the
+    question, which has to wait for a slot of this broker.
+    """
+
+    question: Question
+    line: Line
+    under_way: UnderWay[Reply | Question]
 
 
 class CommitClient:
@@ -137,8 +149,8 @@ class CommitClient:
             ReadMarker: self._partitions.read_marker,
         }
         self._is_checked = False
-        self._under_way: list[tuple[Ask, UnderWay[Reply]]] = []
-        self._waiting: deque[Question] = deque()
+        self._queue = QuestionQueue(self._known_node)
+        self._under_way: list[_Sent] = []
         self._last_problem = ""
 
     def __enter__(self) -> Self:
@@ -248,7 +260,7 @@ class CommitClient:
         while True:
             try:
                 if last_error is not None:
-                    self._brokers.forget_leader(partition)
+                    self._brokers.forget(partition)
                     self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
                     attempts += 1
                 result = self._complete(question(partition), deadline)
@@ -304,7 +316,7 @@ class CommitClient:
         self.ask(questions)
         try:
             while machine.outcome is None:
-                if not self._waiting and not self._under_way:
+                if self._queue.is_empty and not self._under_way:
                     message = f"{type(machine).__name__} waits for no reply; this is a bug"
                     raise KafkaException(message)
                 for answer in self.answers():
@@ -314,9 +326,12 @@ class CommitClient:
                         break
                     self.ask(questions)
         finally:
-            self._under_way.clear()
-            self._waiting.clear()
+            self._drop_questions()
         return machine
+
+    def _drop_questions(self) -> None:
+        self._under_way.clear()
+        self._queue.clear()
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that the deadlines of state machines use."""
@@ -328,7 +343,14 @@ class CommitClient:
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Add requests to the queue from which `answers` sends them."""
-        self._waiting += questions
+        for each in questions:
+            if each.pause_s > 0:
+                # Without jitter, clients that were refused at the same time would all send their
+                # next request at the same time.
+                pause_s = each.pause_s * self._random.uniform(*_JITTER)
+                self._queue.pause(each, self._clock() + pause_s)
+            else:
+                self._queue.add(each)
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
         """Send the queued requests, and wait for the next replies.
@@ -338,56 +360,74 @@ class CommitClient:
         SASL or with certificates.
         """
         deadline = self._clock() + timeout_s
-        while self._waiting or self._under_way:
-            while self._waiting and len(self._under_way) < _MOST_UNDER_WAY:
-                question = self._waiting.popleft()
-                self._under_way.append((question.ask, UnderWay(self._steps(question))))
-            found = self._resume_all()
-            if found:
-                return found
+        while self._under_way or not self._queue.is_empty:
+            for line, question in self._queue.take(self._clock()):
+                steps = self._steps(question, line)
+                self._under_way.append(_Sent(question, line, UnderWay(steps)))
+            answers, looked_up = self._resume_all()
+            for question in looked_up:
+                self._queue.add(question)
+            if answers:
+                return answers
+            if looked_up:
+                continue
             now = self._clock()
             if now >= deadline:
                 break
-            due = min(each.resumes_at for _, each in self._under_way)
-            self._client.poll(max(0.0, min(due, deadline) - now))
+            due = min((each.under_way.resumes_at for each in self._under_way), default=deadline)
+            self._client.poll(max(0.0, min(due, self._queue.resumes_at, deadline) - now))
         return []
 
-    def _resume_all(self) -> list[Answer]:
-        found, still = [], []
-        for ask, each in self._under_way:
-            reply = each.resume(self._clock())
-            if reply is None:
-                still.append((ask, each))
+    def _resume_all(self) -> tuple[list[Answer], list[Question]]:
+        """Return the new replies, and the questions whose brokers were looked up."""
+        answers, looked_up, still = [], [], []
+        for each in self._under_way:
+            found = each.under_way.resume(self._clock())
+            if found is None:
+                still.append(each)
+                continue
+            self._queue.free(each.line)
+            if isinstance(found, Question):
+                looked_up.append(found)
             else:
-                found.append(Answer(ask, reply))
+                answers.append(Answer(each.question.ask, found))
         self._under_way = still
-        return found
+        return answers, looked_up
 
-    def _steps(self, question: Question) -> Steps[Reply]:
+    def _steps(self, question: Question, line: Line) -> Steps[Reply | Question]:
+        """Send a request and return the reply, or look up its broker and return the question."""
         ask = question.ask
-        if question.pause_s > 0:
-            # Without jitter, clients that were refused at the same time would all send their next
-            # request at the same time.
-            yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
-        if question.looks_up:
-            self._forget(ask)
+        subject = self._subject_of(ask)
         try:
+            if subject is not None and line.node_id is None:
+                if question.looks_up:
+                    self._brokers.forget(subject)
+                yield from self._brokers.node_of(subject)
+                return replace(question, looks_up=False)
             return (yield from self._methods[type(ask)](ask))
         except NoReplyError as error:
             if error.is_unanswered:
-                self._forget(ask)
+                if subject is not None:
+                    self._brokers.forget(subject)
                 return Unanswered(error.code, error.reason)
             return _FAILED[type(ask)](error=error.code, reason=error.reason)
 
-    def _forget(self, ask: Ask) -> None:
-        """Forget the coordinator or leader for `ask`, so that it is looked up again."""
-        transactional_id = getattr(ask, "transactional_id", None)
-        if transactional_id is not None:
-            self._brokers.forget_coordinator(transactional_id)
+    def _known_node(self, question: Question) -> int | None:
+        """Return the broker that gets a request, or None if any broker gets it or a look-up."""
+        subject = self._subject_of(question.ask)
+        if subject is None or question.looks_up:
+            return None
+        return self._brokers.known_node_of(subject)
+
+    def _subject_of(self, ask: Ask) -> Subject | None:
+        """Return the subject whose broker gets a request, or None if all brokers get it."""
+        if isinstance(ask, ListTransactions):
+            return None
         if isinstance(ask, DescribeProducers | ReadMarker):
-            self._brokers.forget_leader(ask.partition)
+            return ask.partition
         if isinstance(ask, WriteRecord | ReadLog | ReadAllRecords):
-            self._brokers.forget_leader(self._log_partition)
+            return self._log_partition
+        return ask.transactional_id
 
 
 # The class of the reply to each request. It is used for a reply that contains only an error.

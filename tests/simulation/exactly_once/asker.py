@@ -65,8 +65,7 @@ class Asker(Process):
                     raise SimulationError(message)
                 self._take(answers)
             # As CommitClient.run does.
-            self.client._under_way.clear()
-            self.client._waiting.clear()
+            self.client._drop_questions()
             then, self._then = self._then, None
             then(self._machine.outcome)
 

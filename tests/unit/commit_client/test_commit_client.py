@@ -124,7 +124,9 @@ class Cluster:
     """Two brokers behind a network that needs no time, and a clock that moves while nobody asks.
 
     codes: of the next responses to a kind of request; lost: how many requests get no response.
-    silent: brokers that never respond, though their connections last.
+    silent: brokers that never respond, though their connections last. silence_s: when the client
+    gives up a request to a silent broker. coordinator_of: the coordinators of some ids; others have
+    the coordinator `coordinator`.
     """
 
     def __init__(self) -> None:
@@ -134,7 +136,8 @@ class Cluster:
         self.send_by: list[float] = []
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
-        self.silent: set[int] = set()
+        self.silent: set[int | None] = set()
+        self.silence_s = float("inf")
         self.words: str | None = None
         self.errors = ""
         self.assigned = ProducerIdAndEpoch(9, 5)
@@ -143,10 +146,12 @@ class Cluster:
         self.log_end = 0
         self.topic_id = ZERO_UUID
         self.coordinator = 2
+        self.coordinator_of: dict[str, int] = {}
         self.brokers = [1, 2]
         self.node = 0
         self.versions_of = {node: NodeApiVersions(ALL_VERSIONS) for node in (1, 2)}
         self._waiting: list[RequestFuture] = []
+        self._given_up: list[tuple[float, RequestFuture]] = []
 
     def set_initial_nodes(self, brokers: object) -> None:
         """Do nothing: there are no connections."""
@@ -179,14 +184,20 @@ class Cluster:
         self.send_by.append(send_by)
         self.limits.append((min_version, max_version))
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), 0.0)
-        if node_id not in self.silent:
+        if node_id in self.silent:
+            self._given_up.append((self.now + self.silence_s, future))
+        else:
             self._waiting.append(future)
         return future
 
     def poll(self, timeout_s: float) -> None:
         """Answer what waits, or let the time pass."""
         if not self._waiting:
-            self.now += timeout_s
+            self.now = min([self.now + timeout_s, *(at for at, _ in self._given_up)])
+        for at, future in self._given_up:
+            if at <= self.now:
+                future.fail(codes.REQUEST_TIMED_OUT, "no response", future.request.node_id)
+        self._given_up = [(at, future) for at, future in self._given_up if at > self.now]
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             message, node_id = future.request.message, future.request.node_id or 1
@@ -238,7 +249,7 @@ def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
 
 
 def _found(cluster: Cluster, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    node = cluster.coordinator
+    node = cluster.coordinator_of.get(message.key, cluster.coordinator)
     code = cluster.code(message)
     found = Coordinator(
         key=message.key,
@@ -444,6 +455,105 @@ def test_a_pause_is_kept_with_jitter_and_others_go_on_meanwhile(
     (second,) = client.answers()
     assert isinstance(second.reply, Described)
     assert 104.0 <= cluster.now <= 106.0
+    assert client.answers() == []
+
+
+def commits(count: int) -> list[EndTxn]:
+    """Return requests to commit transactions; the coordinator of every third is node 1."""
+    return [replace(END, transactional_id=f"{OWNER}/{number}.0") for number in range(count)]
+
+
+def coordinators(asks: list[EndTxn]) -> dict[str, int]:
+    """Return which nodes are the coordinators of transactions."""
+    return {ask.transactional_id: 2 if n % 3 else 1 for n, ask in enumerate(asks)}
+
+
+def replies_now(client: CommitClient) -> list[Answer]:
+    """Return the replies that come without a wait for a silent broker."""
+    found: list[Answer] = []
+    while more := client.answers(timeout_s=0.001):
+        found += more
+    return found
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_transactions_are_committed_while_the_coordinator_of_others_is_silent(
+    cluster: Cluster, client: CommitClient, *, is_known: bool
+) -> None:
+    asks = commits(900)
+    cluster.coordinator_of = coordinators(asks)
+    if is_known:
+        replies_to(client, [DescribeTransaction(ask.transactional_id) for ask in asks])
+    cluster.silent = {1}
+    client.ask(Question(ask) for ask in asks)
+    ended = [answer.ask for answer in replies_now(client)]
+    assert ended == [ask for ask in asks if cluster.coordinator_of[ask.transactional_id] == 2]
+    assert cluster.now < 100.01
+    assert len(cluster.asked(EndTxnRequest)) == 600 + 64
+
+
+def test_after_a_fail_over_the_transactions_that_wait_go_to_the_new_coordinator(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    asks = commits(900)
+    cluster.coordinator_of, cluster.silent, cluster.silence_s = coordinators(asks), {1}, 30.0
+    client.ask(Question(ask) for ask in asks)
+    replies_now(client)
+    cluster.coordinator_of = {}
+    lost = client.answers()
+    assert cluster.now < 130.01
+    assert {type(answer.reply) for answer in lost} == {Unanswered}
+    ended = replies_now(client)
+    assert {type(answer.reply) for answer in ended} == {Ended}
+    assert len(lost) + len(ended) == 300
+    assert cluster.now < 130.02
+    assert client.answers() == []
+
+
+def test_a_silent_leader_is_looked_up_again_for_all_its_partitions(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    asks = [DescribeProducers(TARGET), DescribeProducers(TopicPartition("u", 1))]
+    replies_to(client, asks)
+    assert len(cluster.asked(MetadataRequest)) == 2
+    cluster.lost = {DescribeProducersRequest: 1}
+    replies_to(client, asks[:1])
+    replies_to(client, asks[1:])
+    assert len(cluster.asked(MetadataRequest)) == 3
+
+
+def test_markers_are_read_while_another_leader_is_silent_and_not_too_many_at_once(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.silent = {1}
+    numbers = range(200)
+    client.ask(
+        Question(ReadMarker(at, 0, ProducerIdAndEpoch(number, 0)))
+        for number in numbers
+        for at in (LOG, TARGET)
+    )
+    read = [answer.ask for answer in replies_now(client)]
+    assert read == [ReadMarker(LOG, 0, ProducerIdAndEpoch(number, 0)) for number in numbers]
+    cluster.silent = {1, 2}
+    client.ask(Question(ReadMarker(LOG, 0, ProducerIdAndEpoch(number, 0))) for number in numbers)
+    before = len(cluster.sent)
+    assert replies_now(client) == []
+    assert len(cluster.sent) - before == 32
+    assert cluster.asked(ListOffsetsRequest).count(1) == 32
+
+
+def test_pauses_of_many_requests_do_not_delay_others_nor_each_other(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    client.ask(Question(ask, pause_s=5.0) for ask in commits(300))
+    client.ask([Question(END)])
+    (first,) = client.answers()
+    assert first.ask == END
+    assert cluster.now == 100.0
+    found: list[Answer] = []
+    while len(found) < 300:
+        found += client.answers()
+        assert 104.0 <= cluster.now <= 106.0
     assert client.answers() == []
 
 
