@@ -137,6 +137,52 @@ for variable in variables:
         print(f"{variable}: {traceback.format_exception(error)[-1].splitlines()[-1]}")
 """
 
+# Writes with progress lines, and then a row that is too large, and prints how that write ends.
+_STDERR_JOB = """
+import sys
+import traceback
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+
+bootstrap, topic, module = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+spark.sparkContext.addPyFile(module)
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+rows = spark.range(0, 2, 1, 2).selectExpr("'x' AS value")
+writer = rows.write.format("pykafka").options(**options).option("progress", "true")
+writer.option("kafka.partitioner.class", "waits_for_progress.wait").save()
+too_large = spark.range(0, 1, 1, 1).selectExpr("repeat('x', 2000000) AS value")
+try:
+    too_large.write.format("pykafka").options(**options).save()
+except Exception as error:
+    print(traceback.format_exception(error)[-1].splitlines()[-1])
+"""
+
+# A partitioner that waits until its task has printed a line of progress, without a wait of 10 s.
+_WAITS_FOR_PROGRESS = """
+import threading
+
+from spark_kafka_sink.spark.tasks import task_progress
+
+printed, write = threading.Event(), task_progress.os.write
+task_progress.PERIOD_S = 0.01
+
+
+def write_and_tell(file, text):
+    count = write(file, text)
+    printed.set()
+    return count
+
+
+def wait(topic, batch, partitions):
+    task_progress.os.write = write_and_tell
+    assert printed.wait(60)
+    return [0] * batch.num_rows
+"""
+
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -145,9 +191,15 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[str]:
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a standalone cluster, with the output of its executors."""
+    return tmp_path_factory.mktemp("standalone")
+
+
+@pytest.fixture(scope="module")
+def master(work: Path, bare_python: Path) -> Iterator[str]:
     """The address of a standalone cluster whose workers do not have the sink."""
-    with standalone_cluster(tmp_path_factory.mktemp("standalone"), bare_python) as address:
+    with standalone_cluster(work, bare_python) as address:
         yield address
 
 
@@ -387,6 +439,38 @@ def test_a_rack_is_read_from_the_environment_of_the_executors(
     )
     values = [record.value for record in read_with_confluent(kafka.bootstrap, topic)]
     assert values == [b"ZONE_OF_EXECUTORS"]
+
+
+@pytest.mark.long(reason="it needs executors with a stderr of their own")
+def test_executors_print_the_progress_of_tasks_and_the_error_of_each_attempt(
+    master: str, work: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    common, _ = job_arguments(master, kafka, topic, tmp_path)
+    sink = environments.zip_of_the_sink(tmp_path / "spark_kafka_sink.zip")
+    common += ["--py-files", str(sink), "--conf", "spark.task.maxFailures=2"]
+    (tmp_path / "waits_for_progress.py").write_text(_WAITS_FOR_PROGRESS)
+    (tmp_path / "job.py").write_text(_STDERR_JOB)
+    before = set(work.glob("work-*/*"))
+    job = [str(tmp_path / name) for name in ("job.py", "waits_for_progress.py")]
+    job[1:1] = [kafka.bootstrap, topic]
+    done = submit([*common, *job], cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr[-5000:]
+    folders = set(work.glob("work-*/*")) - before
+    printed = "".join(path.read_text() for each in folders for path in each.glob("*/stderr"))
+    for task in (0, 1):
+        line = rf"^pykafka: task {task} \(attempt 0\): 0 rows, 0\.0 MB acknowledged, 0\.0 MB/s"
+        assert re.search(line, printed, re.MULTILINE), printed[-5000:]
+    (sentence,) = done.stdout.splitlines()
+    # Spark logs the exception of an attempt twice; the sink itself prints nothing.
+    logged = re.findall(
+        r" ERROR (?:Utils|Executor): (.*?)(?: in stage .*)?$", printed, re.MULTILINE
+    )
+    attempts = ["Exception in task 0.0", "Exception in task 0.1"]
+    assert sorted(logged) == [*["Aborting task"] * 2, *attempts]
+    assert sentence.startswith("spark_kafka_sink.errors.RecordTooLargeException: row 0 of task 0: ")
+    assert printed.count(f"\n{sentence}\n") == 4
+    assert printed.count("RecordTooLargeException") == 4
 
 
 @pytest.mark.long(reason="it archives a whole environment")

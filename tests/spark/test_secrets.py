@@ -171,9 +171,10 @@ def lenient():
     writer(options).mode("append").save()
     # Spark's own error shows its plan; after register, only without what register puts before a
     # save.
-    bare = writer(options, unsendable).mode("append")
+    bare = writer({**given["succeed"][0], **options}, unsendable).mode("append")
     printed = refused(lambda: inspect.unwrap(type(bare).save)(bare))
-    assert "AppendData" in printed and unknown + "=" in printed
+    for name in (unknown, "kafka.sasl.jaas.config"):
+        assert "AppendData" in printed and name + "=" in printed
 
 
 # With real credentials.
