@@ -57,7 +57,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-registry test-lowest check kafka dist mutants soak bench docs audit clean java jdk python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-registry test-lowest check kafka dist mutants soak bench docs links audit clean java jdk python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -144,11 +144,15 @@ docs: .venv-docs/.docs  ## the pages of docs/ as a site, in build/docs; a link t
 	@cp build/docs/README.html build/docs/index.html
 	@echo "The site is in build/docs: open build/docs/index.html."
 
+links: .venv-docs/.docs  ## asks each site that the pages of docs/ link to whether the page is there; needs the internet
+	@.venv-docs/bin/sphinx-build --quiet --builder linkcheck --doctree-dir build/doctrees docs build/links
+	@echo "Each page is there: see build/links/output.txt."
+
 audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs; asks PyPI for its advisories
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees build/links .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
 
 java: python
 	@$(PYTHON) jobs/job/java_version.py

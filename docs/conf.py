@@ -25,7 +25,10 @@ PARTS = {
     "How-to": ["how-to/*"],
     "Reference": ["reference/*"],
     "Explanation": ["explanation/*"],
-    "The project": ["contributing/README", "contributing/*", "decisions", "benchmarks/**/results"],
+    "The project": [
+        *("contributing/README", "contributing/*", "decisions", "releasing"),
+        "benchmarks/**/results",
+    ],
 }
 
 

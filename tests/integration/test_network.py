@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -70,9 +71,9 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "does not speak Kafka's protocol: it speaks HTTP",
+            "the peer does not speak Kafka's protocol: it speaks HTTP",
         ),
-        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak Kafka's protocol: it speaks SSH"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "the peer does not speak Kafka's protocol: it speaks SSH"),
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
         (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
@@ -133,6 +134,31 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
             pytest.raises(TimeoutException, match=expected),
         ):
             admin.topics(["t"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other queues")
+def test_an_address_whose_packets_are_dropped_is_told_as_one() -> None:
+    # Linux drops the first packet of a connection if the server's queue is full.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        said = rf"bootstrap \(127\.0\.0\.1:{address[1]}\): no connection after 1 s"
+        with (
+            socket.create_connection(address),
+            KafkaProducer(config(f"127.0.0.1:{address[1]}", 1000)) as producer,
+            pytest.raises(TimeoutException, match=said),
+        ):
+            producer.partitions_for("t")
+
+
+def test_a_broker_that_does_not_respond_to_a_request_is_told_as_one(
+    broker: ScriptedBroker,
+) -> None:
+    said = rf"bootstrap \({broker.address}\): no response to Metadata for \d s"
+    with (
+        KafkaProducer(config(broker.address, 1500)) as producer,
+        pytest.raises(TimeoutException, match=said),
+    ):
+        producer.partitions_for("t")
 
 
 def test_rows_that_wait_for_an_advertised_address_that_refuses_are_told_soon(

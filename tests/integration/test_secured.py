@@ -325,6 +325,9 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
     with pytest.raises(IllegalSaslStateException):
         write(tls_only | {"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
+    expected = r"expects TLS: set security\.protocol to SSL"
+    with pytest.raises(SslAuthenticationException, match=expected):
+        write({"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
     for mechanism, sentence in (
         ("OAUTHBEARER", "sasl.username has no effect with OAUTHBEARER"),
         ("GSSAPI", "sasl.username has no effect with GSSAPI, which is the default"),
@@ -365,8 +368,9 @@ def test_a_listener_with_logins_is_told_at_once_and_in_the_error(
     options = tls(secured_kafka) if listener == "SASL_SSL" else {}
     options |= {"bootstrap.servers": secured_kafka.address(listener)}
     said = hang_up(options, topic)
-    assert "it may expect SASL: compare the port and security.protocol" in said
-    assert "it may expect SASL" in warnings()[0]
+    sentence = "before it answered the first request; it may expect SASL"
+    assert f"{sentence}: compare the port and security.protocol" in said
+    assert sentence in warnings()[0]
 
 
 def hang_up(options: dict[str, Any], topic: str) -> str:

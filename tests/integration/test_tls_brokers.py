@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -49,15 +50,17 @@ class TlsBroker(ScriptedBroker):
     """A scripted broker with TLS.
 
     handshakes: how many clients have begun one. clients: the names on the clients' certificates.
-    silent_to: how many Produce requests have no response.
+    silent_to: how many Produce requests have no response. noise: the answer to the first request.
     """
 
-    def __init__(self, context: ssl.SSLContext, silent_to: int = 0) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, silent_to: int = 0, noise: bytes | None = None
+    ) -> None:
         self.handshakes = 0
         self.clients: list[str] = []
         self._context = context
         self._silent_to = silent_to
-        super().__init__()
+        super().__init__(noise)
 
     def _serve(self, connection: Any) -> None:  # noqa: ANN401 - a socket with TLS, too
         self.handshakes += 1
@@ -270,3 +273,35 @@ def test_an_empty_option_switches_the_check_of_names_off(made: Made, running: Ex
     unchecked = options(made, broker, ssl_endpoint_identification_algorithm="")
     with KafkaProducer(unchecked) as producer:
         producer.send(TOPIC, b"v", partition=0).result(20)
+
+
+class MuteBroker(TlsBroker):
+    """A broker that sends nothing after the TLS handshake."""
+
+    def _answer(self, _key: int, _version: int, _correlation_id: int) -> bytes:
+        return b""
+
+
+def hangs_up(context: ssl.SSLContext) -> TlsBroker:
+    """Return a broker that closes the connection after the TLS handshake, without an alert."""
+    return TlsBroker(context, noise=b"")
+
+
+@pytest.mark.parametrize(
+    ("start", "does"),
+    [
+        (hangs_up, r"the broker closed the connection before it answered ApiVersions"),
+        (MuteBroker, r"it accepts connections but has sent nothing for \d s"),
+    ],
+    ids=["hangs up", "silent"],
+)
+def test_a_broker_that_sends_nothing_after_the_handshake_may_require_a_client_certificate(
+    made: Made, running: ExitStack, start: Callable[[ssl.SSLContext], TlsBroker], does: str
+) -> None:
+    broker = running.enter_context(start(server_context(made.folder, made.good)))
+    given = options(made, broker, max_block_ms="1000")
+    cause = r"it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
+    said = rf"bootstrap \(localhost:{broker.port}\): {does}; {re.escape(cause)}"
+    with pytest.raises(TimeoutException, match=said):
+        ask_producer(given)
+    assert broker.handshakes > 0

@@ -67,7 +67,7 @@ def printed(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> di
     environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)
     with registry_server() as registry:
         for name, (page, number) in PROGRAMS.items():
-            block = pages.programs(page.read_text())[number]
+            block = pages.blocks(page.read_text(), "python", "sh")[number]
             assert block.count(BROKER) == (0 if name.endswith(".sh") else 1)
             block = block.replace(BROKER, kafka.bootstrap).replace(REGISTRY, registry.url)
             (folder / name.removesuffix(" again")).write_text(block)
@@ -92,12 +92,12 @@ def test_a_program_prints_what_its_page_shows(printed: dict[str, list[str]], pro
     if program == "quickstart.py":
         lines = sorted(lines)  # the page says that the rows come in any order
     assert lines
-    assert "\n```\n{}\n```\n".format("\n".join(lines)) in page.read_text()
+    assert "\n```text\n{}\n```\n".format("\n".join(lines)) in page.read_text()
 
 
 @pytest.mark.parametrize(
     "page", [pages.README, *sorted(TUTORIALS.glob("*.md"))], ids=lambda page: page.name
 )
 def test_every_program_of_a_page_is_run(page: Path) -> None:
-    blocks = pages.programs(page.read_text())
+    blocks = pages.blocks(page.read_text(), "python", "sh")
     assert {number for each, number in PROGRAMS.values() if each == page} == set(range(len(blocks)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -113,19 +111,6 @@ def test_pages_for_users_name_no_tests() -> None:
 def test_the_sentences_of_a_page_for_users_are_short(page: Path) -> None:
     counts = [len(sentence.split()) for sentence in pages.sentences(page.read_text())]
     assert sum(counts) / len(counts) < MOST_WORDS_OF_A_PAGE
-
-
-@pytest.mark.parametrize(
-    "page", [pages.README, *pages.USER_PAGES], ids=lambda page: str(page.relative_to(ROOT))
-)
-def test_the_python_of_a_page_is_python_and_imports_what_exists(page: Path) -> None:
-    for block in pages.python_blocks(page.read_text()):
-        # Some blocks are only options, to be put into a chain of calls.
-        code = f"(writer\n{block})" if block.startswith(".option(") else block
-        for node in ast.walk(ast.parse(code)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_kafka"):
-                module = importlib.import_module(node.module or "")
-                assert [each.name for each in node.names if not hasattr(module, each.name)] == []
 
 
 def test_the_sentences_of_the_readme_are_short() -> None:

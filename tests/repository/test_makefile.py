@@ -332,6 +332,13 @@ def test_the_end_of_make_test_names_every_target_that_tests_more(project: Projec
     assert [each for each in targets if f"make {each}" not in said] == []
 
 
+def test_the_contributors_page_lists_every_target() -> None:
+    targets = re.findall(r"^([a-z-]+):.*##", MAKEFILE.read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "contributing" / "README.md").read_text()
+    assert {"test", "links"} <= set(targets)
+    assert [each for each in targets if each != "help" and f"| `make {each}` |" not in page] == []
+
+
 def test_a_stream_that_is_neither_0_nor_1_is_refused(project: Project) -> None:
     (said,) = project.refusal("demo", "STREAM=yes")
     assert "STREAM is 'yes': expected 1, for streams too, or 0" in said

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 import pytest
-from support.documents.named_tests import ROOT, exists
+from support.documents.named_tests import ROOT, exists, source
 
 PAGE: Final = ROOT / "docs" / "how-to" / "troubleshoot.md"
 # In bold, an error is code; the words behind it say when it comes.
@@ -19,6 +19,7 @@ _BUCKETS: Final = f"{_PARITY}::test_buckets_and_their_order_are_refused"
 _CANNOT_RUN: Final = "test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence"
 _STREAMING: Final = "spark/test_streaming.py"
 _TROUBLE: Final = "unit/network/test_client_trouble.py"
+_NETWORK: Final = "integration/test_network.py"
 _CAUSES: Final = "spark/test_causes.py::test_a_fault_has_the_same_class_and_words_everywhere"
 
 # The beginning of each error, and the test that provokes it.
@@ -109,11 +110,55 @@ SPARK_SAYS: Final = {
     ),
 }
 
+# The same for the second table: what the error says of each address.
+OF_ADDRESSES: Final = {
+    "Connection refused": (
+        "spark/test_refusals.py::test_a_dead_bootstrap_address_is_named_within_max_block_ms"
+    ),
+    "no connection after … s": (
+        f"{_NETWORK}::test_an_address_whose_packets_are_dropped_is_told_as_one"
+    ),
+    "it accepts connections but has sent nothing": (
+        f"{_NETWORK}::test_a_port_that_takes_connections_and_says_nothing_is_told_as_one"
+    ),
+    "no response to Metadata for … s": (
+        f"{_NETWORK}::test_a_broker_that_does_not_respond_to_a_request_is_told_as_one"
+    ),
+    "the peer does not speak Kafka's protocol: it speaks HTTP": (
+        f"{_NETWORK}::test_a_peer_that_is_no_broker_is_named_with_what_it_said"
+    ),
+    "expects TLS: set kafka.security.protocol": (
+        "integration/test_secured.py::test_the_wrong_protocol_or_mechanism_is_an_error_at_once"
+    ),
+    "it may require a client certificate (kafka.ssl.keystore.*)": (
+        "integration/test_tls_brokers.py"
+        "::test_a_broker_that_sends_nothing_after_the_handshake_may_require_a_client_certificate"
+    ),
+    "before it answered the first request; it may expect SASL": (
+        "integration/test_secured.py::test_a_listener_with_logins_is_told_at_once_and_in_the_error"
+    ),
+    "this is the listener of a KRaft controller": (
+        f"{_NETWORK}::test_a_controller_s_port_is_told_as_one"
+    ),
+}
+
 
 def test_what_spark_says_is_in_the_first_table() -> None:
     before_sections = PAGE.read_text().partition("\n## ")[0]
     table = re.findall(r"^\| `(.+?)` \|", before_sections, re.MULTILINE)
     assert table == list(SPARK_SAYS)
+
+
+def test_what_the_error_says_of_an_address_is_in_the_second_table() -> None:
+    section = PAGE.read_text().partition("\n## Brokers and topics\n")[2]
+    assert re.findall(r"^\| `(.+?)`.* \|$", section, re.MULTILINE) == list(OF_ADDRESSES)
+
+
+@pytest.mark.parametrize("said", OF_ADDRESSES)
+def test_the_test_that_provokes_it_expects_these_words(said: str) -> None:
+    # The producer and KafkaAdmin name options without the prefix of Spark's options.
+    words = said.partition(" …")[0].replace("kafka.", "")
+    assert words in source(OF_ADDRESSES[said]).replace("\\", "")
 
 
 def test_each_error_of_the_page_is_in_this_table_and_the_other_way_round() -> None:

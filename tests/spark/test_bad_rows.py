@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.mock_cluster import MockCluster
-from support.documents.pages import python_blocks
+from support.documents.pages import blocks
 from support.oracles.readers import Record, read_with_confluent
 from support.spark.sink import save
 
@@ -222,7 +222,7 @@ def test_the_program_of_the_page_writes_the_dead_letters_of_the_last_write_again
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (program,) = (
-        block for block in python_blocks(_PAGE.read_text()) if "pykafka_error_reason" in block
+        block for block in blocks(_PAGE.read_text(), "python") if "pykafka_error_reason" in block
     )
     options = {"onError": "deadLetter", "deadLetterPath": str(tmp_path)}
     with MockCluster() as cluster:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
+from support.documents import pages
 from support.oracles.readers import read_with_confluent
 from support.programs import environments
 from support.spark import flights, unlucky_job
@@ -241,7 +242,7 @@ def check_job(
 def recipe_of(heading: str) -> str:
     """Return all commands in a section of docs/how-to/deploy.md."""
     _, _, section = DEPLOYMENT.read_text().partition(f"\n## {heading}\n")
-    return "".join(section.partition("\n## ")[0].split("```")[1::2])
+    return "".join(pages.blocks(section.partition("\n## ")[0], "bash"))
 
 
 def run_recipe(

@@ -34,6 +34,17 @@ def exists(name: str) -> bool:
     return function in functions and (not case or case in functions[function])
 
 
+def source(name: str) -> str:
+    """Return the lines of a test and of its decorators; empty if there is no such test."""
+    path, _, test = name.partition("::")
+    text = (_TESTS / path).read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name == test:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    return ""
+
+
 def is_long(name: str) -> bool:
     """Whether a test is marked long, itself or with all tests of its file."""
     path, _, test = name.partition("::")

@@ -1,16 +1,20 @@
-"""The Markdown pages of the project: their links, their anchors and their blocks of Python."""
+"""The Markdown pages of the project: their links, their anchors and their blocks of code."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Final
 
 from support.documents.named_tests import ROOT
 
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md")))
+PAGES: Final = (
+    *(README, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+)
 
 # The pages for users, by what a reader wants; the others are for contributors.
 USER_PAGES: Final = tuple(
@@ -21,6 +25,7 @@ USER_PAGES: Final = tuple(
 
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE: Final = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"!\[[^\]]*\]\([^)\s]+\)")
 _PARAGRAPH_END: Final = re.compile(r"\n\s*\n|\n(?=\s*(?:- |\d+\. ))")
@@ -28,14 +33,19 @@ _BULLET: Final = re.compile(r"\A\s*(?:- |\d+\. )")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`*])")
 
 
-def python_blocks(text: str) -> list[str]:
-    """Return the Python blocks of a page."""
-    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def fences(text: str) -> list[tuple[str, str]]:
+    """Return the language and the text of each block of a page, in their order."""
+    return [
+        (language, dedent(block))
+        for language, block in re.findall(
+            r"^ *```([^\n]*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL
+        )
+    ]
 
 
-def programs(text: str) -> list[str]:
-    """Return the blocks of a page that are marked as Python or as sh."""
-    return re.findall(r"^```(?:python|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def blocks(text: str, *languages: str) -> list[str]:
+    """Return the blocks of a page in one of these languages."""
+    return [block for language, block in fences(text) if language in languages]
 
 
 def anchors(text: str) -> set[str]:
@@ -70,6 +80,11 @@ def links(page: Path) -> Iterator[str]:
     for link in _LINK.findall(_FENCE.sub("", page.read_text())):
         if not re.match(r"[a-z]+:", link):
             yield link
+
+
+def external_links(text: str) -> list[str]:
+    """Return the links of a page to other sites. URLs in code are no links."""
+    return re.findall(r"https?:[^\s)>]*", _CODE.sub("", _FENCE.sub("", text)))
 
 
 def broken_links(page: Path) -> Iterator[str]:

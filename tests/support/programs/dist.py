@@ -102,7 +102,8 @@ def try_python(python: Path, dist: Path, bootstrap: str, folder: Path) -> str:
         raise DistError(f"the sdist installs version {version}, expected that of {wheel.name}")
     own = _install(folder / "wheel", python, f"{wheel}[spark]", "confluent-kafka>=2.11")
     program = folder / "quickstart.py"
-    program.write_text(pages.python_blocks(pages.README.read_text())[0].replace(_BROKER, bootstrap))
+    (quick_start,) = pages.blocks(pages.README.read_text(), "python")
+    program.write_text(quick_start.replace(_BROKER, bootstrap))
     printed = _run(own, "-P", program, PYSPARK_PYTHON="", PYTHONPATH="")
     if len(printed.splitlines()) != 3:
         raise DistError(f"the quick start printed {printed!r}, expected three rows")
