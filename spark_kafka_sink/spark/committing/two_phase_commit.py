@@ -6,10 +6,11 @@ all its transactions must be committed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_kafka_sink.commit import two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
@@ -28,7 +29,13 @@ from spark_kafka_sink.commit.outcomes import (
 from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure, FailureKind
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import KafkaException, Option, TimeoutException
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    ConfigException,
+    KafkaException,
+    Option,
+    TimeoutException,
+)
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
 from spark_kafka_sink.spark.committing.job_commit import AbortResult, say
 from spark_kafka_sink.spark.options import SinkOptions
@@ -38,6 +45,8 @@ from spark_kafka_sink.spark.session import driver_folder
 _SENDS_S: Final = 1.0
 # The shortest time in seconds of an abort that is tried again.
 _TRIES_S: Final = 10.0
+# The pause in seconds before an abort logs in again after a refused login.
+_LOGIN_PAUSE_S: Final = 3.0
 
 
 def commit_record(
@@ -130,50 +139,81 @@ def abort_run(
 
     If no message is missing, `commit_record` may have recorded the decision. Then the rows are lost
     unless the transactions are committed before they time out. So if no broker responds within
-    max.block.ms, this function asks again until then, and commits what was decided.
+    max.block.ms, or if the login is refused, this function asks again until then, and commits what
+    was decided.
     """
     is_marked = _take_mark(plan.run.name)
     may_be_decided = not is_missing and not is_marked
-    try:
-        return _abort_run(
-            options, plan, attempts, is_missing=is_missing, may_be_decided=may_be_decided
-        )
-    except KafkaException as error:
-        return _not_aborted(plan, error, may_be_decided=may_be_decided)
+    tries = _Tries(plan, may_be_decided=may_be_decided)
+    while True:
+        try:
+            with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+                return _abort_run(client, options, plan, attempts, tries, is_missing=is_missing)
+        except (AuthenticationException, ConfigException) as error:
+            if not tries.go_on(error):
+                return tries.failed(error)
+        except KafkaException as error:
+            return tries.failed(error)
+        # A client whose login was refused may refuse every request, so a new one is made.
+        time.sleep(_LOGIN_PAUSE_S)
 
 
-def _not_aborted(plan: Plan, why: object, *, may_be_decided: bool) -> AbortResult:
-    return AbortResult((not_known if may_be_decided else not_aborted_now)(plan.run, why))
+class _Tries:
+    """The tries of one abort, which continue for a limited time while the run may be decided.
+
+    is_decided: whether the decision to commit the run was found.
+    """
+
+    def __init__(self, plan: Plan, *, may_be_decided: bool) -> None:
+        self._run = plan.run
+        self._may_be_decided = may_be_decided
+        self._until = time.monotonic() + (plan.run.timeout_ms / 1000 if may_be_decided else 0.0)
+        self._has_said = False
+        self.is_decided = False
+
+    def go_on(self, why: object) -> bool:
+        """Return whether to try again after a failure. If so, print a line at the first one."""
+        if time.monotonic() >= self._until:
+            return False
+        if not self._has_said and not self.is_decided:
+            say(
+                f"pykafka: no broker has said yet whether the write of {self._run.owner} is "
+                f"committed ({why}), so the driver continues to ask, for at most "
+                f"{self._run.timeout_ms} ms"
+            )
+            self._has_said = True
+        return True
+
+    def failed(self, why: object) -> AbortResult:
+        """Return the result of an abort that has failed."""
+        if self.is_decided:
+            line = f"the write of {self._run.owner} has to be committed, but is not yet: {why}"
+            return AbortResult(line)
+        return AbortResult((not_known if self._may_be_decided else not_aborted_now)(self._run, why))
 
 
 def _abort_run(
+    client: CommitClient,
     options: SinkOptions,
     plan: Plan,
     attempts: Sequence[AttemptTransaction],
+    tries: _Tries,
     *,
     is_missing: bool,
-    may_be_decided: bool,
 ) -> AbortResult:
-    run, owner = plan.run, plan.run.owner
-    with commit_client(options.producer, run.log.topic, options.brokers) as client:
-        until = client.now() + run.timeout_ms / 1000
+    owner = plan.run.owner
+    while True:
         level, outcome = _abort_once(client, options, plan, attempts, is_missing=is_missing)
-        if may_be_decided and _is_unanswered(outcome):
-            say(
-                f"pykafka: no broker has said yet whether the write of {owner} is committed, so "
-                f"the driver continues to ask, for at most {run.timeout_ms} ms"
-            )
-            while _is_unanswered(outcome) and client.now() < until:
-                level, outcome = _abort_once(client, options, plan, attempts, is_missing=False)
-        if isinstance(outcome, Decided):
-            return _forward(client, plan, outcome.record, attempts, level)
-        if isinstance(outcome, Superseded):
-            return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
+        if not _is_unanswered(outcome) or not tries.go_on(outcome.sentence):
+            break
+    if isinstance(outcome, Decided):
+        return _forward(client, plan, outcome.record, attempts, level, tries)
+    if isinstance(outcome, Superseded):
+        return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
     if isinstance(outcome, Aborted):
         more = _still_open(plan, outcome)
         return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
-    said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return _not_aborted(plan, said, may_be_decided=may_be_decided)
+    return tries.failed(outcome.sentence if isinstance(outcome, Failure) else outcome)
 
 
 def _abort_once(
@@ -202,7 +242,7 @@ def _abort_once(
         return plan.run.level, Failure(FailureKind.NO_ANSWER, str(error))
 
 
-def _is_unanswered(outcome: object) -> bool:
+def _is_unanswered(outcome: object) -> TypeGuard[Failure]:
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.NO_ANSWER
 
 
@@ -240,22 +280,23 @@ def _forward(
     record: CommitRecord,
     attempts: Sequence[AttemptTransaction],
     level: int,
+    tries: _Tries,
 ) -> AbortResult:
     """Commit the transactions of a run whose commit decision is already recorded."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
-    if record.transactions:
+    if record.transactions and not tries.is_decided:
         say(
             f"pykafka: the commit log has the decision to commit the write of {owner}, so its "
             f"transactions are committed now, which takes at most {plan.run.timeout_ms} ms"
         )
+    tries.is_decided = True
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
         line = f"the write of {owner} failed after the decision to commit it, so it IS committed"
         return AbortResult(line, is_committed=True)
     if isinstance(outcome, Failure):
-        line = f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
-        return AbortResult(line)
+        return tries.failed(outcome.sentence)
     if isinstance(outcome, Torn):
         return AbortResult(str(outcome.exception(plan.run, attempts)))
     return AbortResult(str(_error(plan, outcome)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,36 @@ from spark_kafka_sink.commit.questions import (
     Written,
 )
 from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
     ProducerFencedException,
     SaslAuthenticationException,
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
+from spark_kafka_sink.spark import commit_clients
 from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import AbortResult
 from spark_kafka_sink.spark.options import sink_options
 
 OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
 IS_COMMITTED = f"the write of {OWNER} failed after the decision to commit it, so it IS committed"
+
+
+@dataclass
+class Clock:
+    """A clock on which nothing waits."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+        self.now += seconds
 
 
 class Client:
@@ -70,12 +88,12 @@ class Client:
         self._script = FINE | script
         self._capsys = capsys
         self._transaction_version = transaction_version
-        self._now = 0.0
+        self.clock = Clock()
         self.printed: list[str] = []
 
     def now(self) -> float:
         """Return the time."""
-        return self._now
+        return self.clock.now
 
     def level(self, deadline: float, limit: object = None) -> int:
         """Return the transaction.version."""
@@ -89,8 +107,8 @@ class Client:
             ask = asked.pop(0).ask
             if kind_of(ask) == "commit":
                 self.printed.append(self._capsys.readouterr().err)
-            self._now += 0.1
-            machine, more = step(machine, Answer(ask, self._script[kind_of(ask)][0]), self._now)
+            self.clock.sleep(0.1)
+            machine, more = step(machine, Answer(ask, self._script[kind_of(ask)][0]), self.now())
             asked += more
         return machine
 
@@ -105,6 +123,7 @@ def lend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Client], 
             yield client
 
         monkeypatch.setattr(two_phase_commit, "commit_client", lent)
+        monkeypatch.setattr(two_phase_commit, "time", client.clock)
         monkeypatch.setattr(two_phase_commit, "driver_folder", lambda: tmp_path)
 
     return lend
@@ -246,6 +265,10 @@ def test_a_fenced_abort_says_whether_a_newer_run_is_the_reason(
     assert (result.line, result.is_committed) == (f"the write of {OWNER} {said}", False)
 
 
+DECIDED_BEFORE: dict[Any, list[Reply]] = {
+    "abort": [Ended(error=90)],
+    ReadLog: [LogRead(LogReading(DECIDED, 3), end=4)],
+}
 AWAY = Unanswered(13, "no broker is there")
 NOT_KNOWN = (
     f"it is not known whether the write of {OWNER} is committed (the transactions of {OWNER} could "
@@ -268,14 +291,14 @@ class ReturningClient(Client):
     def level(self, deadline: float, limit: object = None) -> int:
         """Return the transaction.version, if a broker responds before the deadline."""
         if deadline < self._returns_at:
-            self._now = deadline
+            self.clock.now = deadline
             message = "no broker has answered"
             raise TimeoutException(message)
         return super().level(deadline, limit)
 
     def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
         """Answer every question of a machine."""
-        is_there = self._now >= self._returns_at
+        is_there = self.now() >= self._returns_at
         self._script = self._there if is_there else {kind: [AWAY] for kind in self._there}
         return super().run(begun, step)
 
@@ -289,16 +312,13 @@ def abort_with(client: Client, lend: Callable[[Client], None], **more: bool) -> 
 def test_an_abort_that_gets_no_response_asks_again_because_the_run_may_be_decided(
     lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decided: dict[Any, list[Reply]] = {
-        "abort": [Ended(error=90)],
-        ReadLog: [LogRead(LogReading(DECIDED, 3), end=4)],
-    }
-    client = ReturningClient(500.0, decided, capsys)
+    client = ReturningClient(500.0, DECIDED_BEFORE, capsys)
     result = abort_with(client, lend)
     assert (result.line, result.is_committed) == (IS_COMMITTED, True)
     assert 500.0 < client.now() < 600.0
-    said = f"pykafka: no broker has said yet whether the write of {OWNER} is committed, so the "
-    assert client.printed[0].startswith(said)
+    said = f"pykafka: no broker has said yet whether the write of {OWNER} is committed"
+    why = "(no broker has answered), so the driver continues to ask, for at most 900000 ms"
+    assert client.printed[0].startswith(f"{said} {why}\n")
 
 
 def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
@@ -329,13 +349,149 @@ def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_abort_that_is_rejected_may_be_of_a_decided_run(
-    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    class RejectedClient(Client):
-        def level(self, deadline: float, limit: object = None) -> int:
-            message = "rejected"
-            raise SaslAuthenticationException(message)
+REJECTED = "the broker rejected user u"
+NO_TOKEN = "the file of the token has no token"
 
-    line = abort_with(RejectedClient({}, capsys), lend).line
-    assert line.startswith(f"it is not known whether the write of {OWNER} is committed (rejected)")
+
+class LoggedInClient(Client):
+    """A client of `Logins`: once its login is refused, it refuses every request."""
+
+    def __init__(self, logins: Logins, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(DECIDED_BEFORE, capsys)
+        self.clock = logins.clock
+        self._logins = logins
+        self._is_refused = False
+        self.is_closed = False
+
+    def level(self, deadline: float, limit: object = None) -> int:
+        """Return the transaction.version, or log in for it."""
+        self._log_in("level")
+        return super().level(deadline, limit)
+
+    def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        """Answer every question of a machine."""
+        self._log_in(type(begun[0]).__name__)
+        return super().run(begun, step)
+
+    def _log_in(self, where: str) -> None:
+        assert not self.is_closed
+        self._is_refused = self._is_refused or self._logins.refuses(where)
+        if self._is_refused:
+            raise SaslAuthenticationException(REJECTED)
+
+    def close(self) -> None:
+        """Close the client."""
+        self.is_closed = True
+
+
+@dataclass
+class Logins:
+    """Makes the clients. refused: the place of each login to refuse. always: a place for ever."""
+
+    refused: list[str] = field(default_factory=list)
+    always: str = ""
+    clock: Clock = field(default_factory=Clock)
+    clients: list[LoggedInClient] = field(default_factory=list)
+
+    def refuses(self, where: str) -> bool:
+        """Return whether a login in a place is refused, and cross it off."""
+        if self.refused[:1] == [where]:
+            del self.refused[0]
+            return True
+        return where == self.always
+
+    def identity(self, _: object) -> str:
+        """Read the file of the credentials."""
+        if self.refuses("file"):
+            raise ConfigException(NO_TOKEN)
+        return ""
+
+
+@pytest.fixture
+def logins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Logins]:
+    """The logins of the clients that commits and aborts make."""
+    logins = Logins()
+
+    def make(*_: object, **__: object) -> LoggedInClient:
+        logins.clients.append(LoggedInClient(logins, capsys))
+        return logins.clients[-1]
+
+    commit_clients.close_all()
+    monkeypatch.setattr(commit_clients, "CommitClient", make)
+    monkeypatch.setattr(commit_clients, "login_identity", logins.identity)
+    monkeypatch.setattr(two_phase_commit, "time", logins.clock)
+    monkeypatch.setattr(two_phase_commit, "driver_folder", lambda: tmp_path)
+    yield logins
+    commit_clients.close_all()
+
+
+def commit_that_fails(logins: Logins, where: str) -> None:
+    """Commit, with a login that is refused in a place."""
+    logins.refused = [where]
+    with pytest.raises(KafkaException, match=REJECTED):
+        two_phase_commit.commit_record(OPTIONS, PLAN, RECORD, (), "no rows")
+    logins.clock.now = 0.0
+
+
+def abort(*, is_missing: bool = False) -> AbortResult:
+    """Abort the run, with the clients of `Logins`."""
+    return two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=is_missing)
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (["level"], REJECTED),
+        (["Aborting"], REJECTED),
+        (["file", "level", "file"], NO_TOKEN),
+    ],
+)
+def test_an_abort_after_a_refused_login_logs_in_again_because_the_run_may_be_decided(
+    refused: list[str], why: str, logins: Logins, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit_that_fails(logins, "Committing")
+    logins.refused = list(refused)
+    result = abort()
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    assert 3.0 * len(refused) <= logins.clock.now < 3.0 * len(refused) + 10.0
+    assert all(each.is_closed for each in logins.clients[:-1])
+    printed = "".join(logins.clients[-1].printed) + capsys.readouterr().err
+    said = f"pykafka: no broker has said yet whether the write of {OWNER} is committed ({why}), so "
+    assert printed.count("no broker has said yet") == printed.count(said) == 1
+
+
+def test_an_abort_whose_login_is_refused_after_it_found_the_decision_commits_with_a_new_login(
+    logins: Logins, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logins.refused = ["Committing"] * 3
+    result = abort()
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    printed = capsys.readouterr().err + "".join(logins.clients[-1].printed)
+    assert printed.count("the commit log has the decision to commit") == printed.count("\n") == 1
+    logins.always = "Committing"
+    assert abort().line == (f"the write of {OWNER} has to be committed, but is not yet: {REJECTED}")
+
+
+@pytest.mark.parametrize(("always", "why"), [("level", REJECTED), ("file", NO_TOKEN)])
+def test_an_abort_whose_login_stays_refused_ends_with_the_reason(
+    always: str, why: str, logins: Logins
+) -> None:
+    commit_that_fails(logins, "Committing")
+    logins.always = always
+    said = f"it is not known whether the write of {OWNER} is committed ({why})"
+    assert abort().line.startswith(said)
+    assert 900.0 <= logins.clock.now <= 960.0
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_at_the_first_refused_login(
+    logins: Logins, *, is_missing: bool
+) -> None:
+    if not is_missing:
+        commit_that_fails(logins, "level")
+    logins.always = "level"
+    said = f"the write of {OWNER} could not be aborted now ({REJECTED}); "
+    assert abort(is_missing=is_missing).line.startswith(said)
+    assert (logins.clock.now, logins.clients[-1].is_closed) == (0.0, True)
