@@ -229,9 +229,9 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
 }
 RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
     _O.DESCRIBING: frozenset({_O.READING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
-    _O.READING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING: frozenset({_O.DESCRIBING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
     _O.READING_MARKERS: frozenset({_O.RECOVERED}),
-    _O.ENDING: frozenset({_O.RECOVERED}),
+    _O.ENDING: frozenset({_O.DESCRIBING, _O.RECOVERED}),
 }
 
 

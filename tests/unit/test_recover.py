@@ -18,8 +18,9 @@ from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.outcomes import Planned
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
+from spark_kafka_sink.commit.recovery import Fate, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -132,7 +133,8 @@ from pathlib import Path
 from spark_kafka_sink import recover
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.names import checked_owner
-from spark_kafka_sink.commit.recovery import FoundOwner, Recovered
+from spark_kafka_sink.commit.recovery import Recovered
+from spark_kafka_sink.commit.survey import FoundOwner
 from spark_kafka_sink.commit_client import CommitClient
 
 def recovered(self, found, *, commits):
