@@ -149,6 +149,7 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
     _P.READING: frozenset(
         {
+            _P.LISTING,
             _P.ENDING,
             _P.ADDING_LOG,
             _P.WRITING_DONE,
@@ -159,7 +160,9 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
             _P.FAILED,
         }
     ),
-    _P.ENDING: frozenset({_P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.TORN, _P.FAILED}),
+    _P.ENDING: frozenset(
+        {_P.LISTING, _P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.TORN, _P.FAILED}
+    ),
     _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
     _P.WRITING_DONE: frozenset({_P.LOOKING, _P.FAILED}),
     _P.LOOKING: frozenset({_P.ENDING_DONE, _P.FAILED}),

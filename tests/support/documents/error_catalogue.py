@@ -1382,7 +1382,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "recover.py:_check_topic",
                 "recover.py:_properties",
                 "recover.py:_Command.owners",
-                "commit/survey.py:step",
+                "commit/survey.py:_failure",
                 "commit/recovery.py:_described_one",
                 "commit/recovery.py:_read",
                 "commit/recovery.py:_marker_read",
