@@ -132,6 +132,32 @@ def test_what_other_attempts_left_is_aborted_once_done_is_committed() -> None:
     assert "abort" not in kinds(asked)
 
 
+@pytest.mark.parametrize("reply", [Unanswered(7, "node 3 did not answer"), Listed(error=53)])
+def test_done_is_written_without_the_list_if_a_broker_does_not_give_it(reply: Reply) -> None:
+    outcome, asked = commit({ListTransactions: [reply]})
+    assert outcome == Committed(RECORD)
+    assert kinds(asked)[-3:] == [ListTransactions, WriteRecord, "commit"]
+    assert kinds(asked).count(ListTransactions) == 1
+    assert writes(asked)[-1].record == RECORD
+
+
+def test_a_silent_coordinator_of_another_attempt_delays_neither_done_nor_other_aborts() -> None:
+    silent = Unanswered(7, "node 3 did not answer")
+    other = OWNER.task_id(TaskSlot(0, 2))
+    opened = frozenset({OpenTransaction(LEFT, 21), OpenTransaction(other, 22)})
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(opened)],
+        DescribeTransaction: [OPEN, DRIVERS, OPEN, silent, Described(ONGOING, LOSER)],
+    }
+    for end in (Ended(), silent):
+        outcome, asked = commit(script | {"abort": [end]})
+        assert outcome == Committed(RECORD)
+        assert kinds(asked)[-5:] == [
+            *[DescribeTransaction] * 2, WriteRecord, "commit", "abort"
+        ]  # fmt: skip
+        assert asked[-1].ask == EndTxn(other, LOSER, commit=False, version=5)
+
+
 def test_zero_rows_are_a_decision_alone() -> None:
     outcome, asked = commit({}, (replace(ATTEMPT, written=()),))
     assert outcome == Committed(RECORD)
