@@ -207,8 +207,17 @@ def _run(given: argparse.Namespace) -> int:
             act = command.abort
         elif given.accept_torn:
             act = command.accept_torn
-        results = [act(each) for each in owners]
+        results = [_result(act, each) for each in owners]
     return max(results, default=_FINE)
+
+
+def _result(act: Callable[[FoundOwner], int], found: FoundOwner) -> int:
+    """Return the exit code of an action on an owner. If it fails, other owners need theirs."""
+    try:
+        return act(found)
+    except KafkaException as error:
+        _print_lines([f"the command failed for this txnAppId and topic: {error}"])
+        return _NOT_POSSIBLE
 
 
 class _Command:

@@ -420,7 +420,7 @@ def _marker_read(machine: Committing, at: Received) -> Step[Committing]:
         return _forward(replace(machine, next_producer=machine.plan.producer))
     if marker is Marker.ABORT:
         return _over(machine, _S.FAILED, failure)
-    if at.now >= machine.deadline:
+    if at.now >= machine.deadline or at.found is Verdict.FATAL:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
 

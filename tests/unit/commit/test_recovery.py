@@ -202,6 +202,7 @@ def test_a_look_believes_a_coordinator_that_knows_the_commit(state: str) -> None
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(), Fate.UNKNOWN, "it has no marker yet"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -217,6 +218,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -225,6 +227,17 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     outcome, _ = recover(script)
     assert outcome.fates == (fate,)
     assert said in outcome.failures[0].sentence
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_damaged_batch_is_read_only_once(*, commits: bool) -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [NOT_THERE],
+        "commit": [Ended(error=49)],
+        ReadMarker: [MarkerRead(error=2)],
+    }
+    _, asked = recover(script, commits=commits)
+    assert kinds(asked).count(ReadMarker) == 1
 
 
 def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:

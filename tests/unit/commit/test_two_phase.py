@@ -387,6 +387,15 @@ def test_a_refused_decision_counts_if_the_log_has_it(error: int) -> None:
     assert (asked[8].pause_s, asked[8].looks_up) == (5.0, True)
 
 
+def test_a_decision_whose_marker_is_behind_a_damaged_batch_is_undecided_at_once() -> None:
+    damaged: dict[Any, list[Reply]] = {
+        "commit": [Ended(error=48)], ReadMarker: [MarkerRead(error=2)]
+    }  # fmt: skip
+    outcome, asked = commit(damaged)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked).count(ReadMarker) == 1
+
+
 def test_a_decision_without_an_answer_in_time_is_undecided() -> None:
     outcome, _ = commit({"commit": [Unanswered(13, "connection lost")]}, deadline=12.0)
     assert isinstance(outcome, Undecided)
