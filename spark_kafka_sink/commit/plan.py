@@ -197,12 +197,10 @@ def _rescued(machine: Planning, missed: Failure, now: float) -> Step[Planning]:
     """Begin again at D0, or fail. missed: why D0 or D1 has failed."""
     if not machine.begins_again or now >= machine.deadline:
         return _over(machine, missed)
-    state = moved(PLAN, machine.state, _S.LISTING)
-    again = Planning(
-        state, machine.run, machine.deadline, machine.version, machine.partitions,
-        machine.accepts_torn, begins_again=True,
-    )  # fmt: skip
-    return asking(again, _list(machine.run))
+    run, version, partitions = machine.run, machine.version, machine.partitions
+    state, torn = moved(PLAN, machine.state, _S.LISTING), machine.accepts_torn
+    again = Planning(state, run, machine.deadline, version, partitions, torn, begins_again=True)
+    return asking(again, _list(run))
 
 
 # -- before the fence -----------------------------------------------------------------------------

@@ -1267,7 +1267,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "commit/outcomes.py:Undecided.exception",
                 "commit/steps.py:Received.failure",
                 "commit/plan.py:_ask_again",
-                "commit/plan.py:step",
+                "commit/plan.py:_not_planned",
                 "commit/two_phase.py:_not_written",
                 "commit/two_phase.py:_look_again",
                 "commit/two_phase.py:_read",
