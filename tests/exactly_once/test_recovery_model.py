@@ -35,6 +35,7 @@ def test_a_job_is_exactly_once_whenever_recover_runs(level: int) -> None:
     for scenario in (
         replace(_ONE_RUN, level=level, losses=1, timeouts=1),
         replace(_ONE_RUN, level=level, slow=True, gives_up=True, timeouts=1),
+        replace(_ONE_RUN, level=level, cancels=False, silences=1),
     ):
         assert check_up_to(100_000, scenario).is_complete
 
