@@ -29,7 +29,7 @@ from typing import Final, NoReturn, TextIO
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ
 from spark_kafka_sink.auth.java_properties import properties
-from spark_kafka_sink.commit import plan, recovery
+from spark_kafka_sink.commit import plan, recovery, survey
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord, LogReading
 from spark_kafka_sink.commit.names import (
@@ -40,9 +40,10 @@ from spark_kafka_sink.commit.names import (
     check_prefix,
 )
 from spark_kafka_sink.commit.outcomes import Planned, Torn, torn_lines
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
+from spark_kafka_sink.commit.recovery import Fate, Recovered
 from spark_kafka_sink.commit.recovery_lines import state_lines, time_of
 from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException, KafkaException, listed
@@ -206,8 +207,17 @@ def _run(given: argparse.Namespace) -> int:
             act = command.abort
         elif given.accept_torn:
             act = command.accept_torn
-        results = [act(each) for each in owners]
+        results = [_result(act, each) for each in owners]
     return max(results, default=_FINE)
+
+
+def _result(act: Callable[[FoundOwner], int], found: FoundOwner) -> int:
+    """Return the exit code of an action on an owner. If it fails, other owners need theirs."""
+    try:
+        return act(found)
+    except KafkaException as error:
+        _print_lines([f"the command failed for this txnAppId and topic: {error}"])
+        return _NOT_POSSIBLE
 
 
 class _Command:
@@ -229,8 +239,8 @@ class _Command:
     def owners(self) -> list[FoundOwner]:
         """Find the owners that the command line selects. Raise KafkaException if this fails."""
         asked = self._asked
-        begun = recovery.begin_survey(asked.prefix, deadline=self._deadline())
-        outcome = self._client.run(begun, recovery.step_survey).outcome
+        begun = survey.begin(asked.prefix, deadline=self._deadline())
+        outcome = self._client.run(begun, survey.step).outcome
         for warning in self._client.take_warnings():
             _say(f"warning: commit log {asked.log}: {warning}")
         if isinstance(outcome, Failure):

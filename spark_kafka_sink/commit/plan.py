@@ -19,10 +19,11 @@ transactions that a newer driver has decided to commit.
 
 If D0 or D1 fails, for example because one broker does not respond, no run is planned. But before
 the plan fails, it commits the transactions of the last run if that run is decided (D2 and D3).
-This needs neither the list nor the fence, and the rows are lost if it is done too late. Often the
-deadline has passed by then, so this part of the plan has a deadline of its own.
-It does not see a decision whose marker is not in the log yet, although the state of the driver's
-transaction is PrepareCommit. The next plan or a recovery has to commit such a run in time.
+This needs neither the list nor the fence, and the rows are lost if it is done too late. So the plan
+does it after the first request without a result already, and begins again at D0. When it fails, the
+deadline has often passed, so this part of the plan has a deadline of its own. It does not see a
+decision whose marker is not in the log yet, although the state of the driver's transaction is
+PrepareCommit. The next plan or a recovery has to commit such a run in time.
 
 Before D0, a batch job reads the log to find out whether its version is written already. If so, and
 if its record is in state DONE, no plan is made, and no driver is fenced.
@@ -33,6 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import read_back, resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.leftovers import (
@@ -106,7 +108,8 @@ class Planning:
     written. is_proved: whether that record is committed, which proves that none of the leftovers is
     decided. asked_again: whether EndTxn was sent again, because the first response did not show
     whether the driver's transaction was committed. missed: why D0 or D1 has failed, or None. If it
-    has, the plan only commits what is decided, and then fails.
+    has, the plan only commits what is decided, and then fails or begins again. begins_again:
+    whether it begins again then, or has already begun again.
     """
 
     state: PlanState
@@ -124,6 +127,7 @@ class Planning:
     is_proved: bool = False
     asked_again: bool = False
     missed: Failure | None = None
+    begins_again: bool = False
     outcome: Outcome | None = None
 
 
@@ -153,21 +157,50 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     if machine.state is _S.ENDING:
         return _end(machine, answer, now)
     if at.asks_again and now < machine.deadline:
-        return Step(machine, (at.again(),))
+        return _rescue_early(machine, at) or Step(machine, (at.again(),))
     if at.asks_again or at.found is Verdict.FATAL:
-        return _failed(
-            machine, at.failure(f"the write of {machine.run.owner} could not be planned"), now
-        )
+        return _failed(machine, at)
     return _STEPS[machine.state](machine, at)
 
 
-def _failed(machine: Planning, failure: Failure, now: float) -> Step[Planning]:
+def _rescue_early(machine: Planning, at: Received) -> Step[Planning] | None:
+    """Commit what is decided, because a broker may not respond to D0 or D1 for a long time.
+
+    Return None if this was done before, or if the reply shows that it takes only milliseconds.
+    """
+    is_short = at.reply.error == codes.CONCURRENT_TRANSACTIONS
+    if machine.state not in _BEFORE_READING or machine.begins_again or is_short:
+        return None
+    return _rescue(replace(machine, begins_again=True), at)
+
+
+def _failed(machine: Planning, at: Received) -> Step[Planning]:
     """End the plan with a failure. If D0 or D1 has failed, commit what is decided before that."""
-    if machine.missed is not None or machine.state not in _BEFORE_READING:
-        return _over(machine, machine.missed or failure)
-    deadline = max(machine.deadline, now + _RESCUE_S)
-    machine = replace(_moved(machine, _S.READING), missed=failure, deadline=deadline)
+    if machine.missed is not None:
+        return _rescued(machine, machine.missed, at.now)
+    if machine.state not in _BEFORE_READING:
+        return _over(machine, _not_planned(machine, at))
+    return _rescue(replace(machine, begins_again=False), at)
+
+
+def _not_planned(machine: Planning, at: Received) -> Failure:
+    return at.failure(f"the write of {machine.run.owner} could not be planned")
+
+
+def _rescue(machine: Planning, at: Received) -> Step[Planning]:
+    missed, deadline = _not_planned(machine, at), max(machine.deadline, at.now + _RESCUE_S)
+    machine = replace(_moved(machine, _S.READING), missed=missed, deadline=deadline)
     return asking(machine, ReadLog(machine.run.driver_id))
+
+
+def _rescued(machine: Planning, missed: Failure, now: float) -> Step[Planning]:
+    """Begin again at D0, or fail. missed: why D0 or D1 has failed."""
+    if not machine.begins_again or now >= machine.deadline:
+        return _over(machine, missed)
+    run, version, partitions = machine.run, machine.version, machine.partitions
+    state, torn = moved(PLAN, machine.state, _S.LISTING), machine.accepts_torn
+    again = Planning(state, run, machine.deadline, version, partitions, torn, begins_again=True)
+    return asking(again, _list(run))
 
 
 # -- before the fence -----------------------------------------------------------------------------
@@ -230,32 +263,32 @@ def _read(machine: Planning, at: Received) -> Step[Planning]:
     machine = replace(machine, record=record)
     is_decided = record is not None and record.state is RecordState.DECIDED
     if machine.missed is not None and not is_decided:
-        return _over(machine, machine.missed)
+        return _rescued(machine, machine.missed, at.now)
     if record is not None and is_decided:
         decided = decided_by(machine.run.owner, record)
         machine = replace(machine, leftovers=without(machine.leftovers, decided))
-        return _roll_forward(machine, record)
+        return _roll_forward(machine, record, at.now)
     return _clean(machine)
 
 
-def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
+def _roll_forward(machine: Planning, record: CommitRecord, now: float) -> Step[Planning]:
     ends, questions = resolve.begin_all(
         machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
     )
     machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=asks_of(questions))
-    return Step(machine, questions) if ends.machines else _ended_all(machine)
+    return Step(machine, questions) if ends.machines else _ended_all(machine, now)
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     """Pass a reply on to the state machine in `ends` that sent the request."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
-    return Step(machine, questions) if machine.waiting else _ended_all(machine)
+    return Step(machine, questions) if machine.waiting else _ended_all(machine, now)
 
 
-def _ended_all(machine: Planning) -> Step[Planning]:
+def _ended_all(machine: Planning, now: float) -> Step[Planning]:
     if machine.missed is not None:
-        return _over(machine, machine.missed)
+        return _rescued(machine, machine.missed, now)
     failures = (each.failure for each in machine.ends.machines if each.failure is not None)
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:

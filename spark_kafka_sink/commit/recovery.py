@@ -1,4 +1,4 @@
-"""The recovery of owners: find open, decided and lost transactions, and commit the decided ones.
+"""The recovery of an owner: find open, decided, lost transactions, and commit the decided ones.
 
 An owner is a txnAppId and its target topic. A run of an owner is "decided" once its record in
 state DECIDED is committed in the commit log. Then all transactions in the record have to be
@@ -9,13 +9,14 @@ never sends InitProducerId, aborts no transaction and writes no record. It only 
 for the transactions of a record in state DECIDED. The running job or the owner's next plan would
 also do this. The record stays DECIDED, because only a driver with the current epoch can write DONE.
 
-`begin_survey` starts a state machine that reads the records of all owners and lists the open
-transactions. `begin` starts the recovery of one owner. The recovery queries the state of each
-transaction and then commits the decided transactions. With `commits=False`, it commits nothing and
-only finds out their results.
+`survey` finds the owners. The recovery of an owner queries the state of each transaction and then
+commits the decided transactions. With `commits=False`, it commits nothing and only finds out their
+results.
 
 If a broker is silent, some transactions cannot be described. To commit what is decided, a recovery
-needs only the record. So it then continues, and the commits get a deadline of their own.
+needs only the record. So after the first request without a response, it commits the decided
+transactions, and continues to query the others after that. If a broker was silent during the survey
+already, it commits them first.
 
 The survey may read a record in state DECIDED before its transaction has a marker. If the
 coordinator says that the driver's transaction is committed, the run is decided. Then the recovery
@@ -30,31 +31,20 @@ from enum import Enum
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import resolve
-from spark_kafka_sink.commit.log_record import (
-    NOTHING,
-    CommitRecord,
-    DecidedTransaction,
-    LogReading,
-    RecordState,
-)
-from spark_kafka_sink.commit.names import Owner, read_id
+from spark_kafka_sink.commit.log_record import DecidedTransaction, LogReading
+from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.commit.outcomes import LostTransaction
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     ONGOING,
     PREPARE_COMMIT,
-    AllRecordsRead,
     Answer,
     Ask,
     Described,
     DescribeTransaction,
-    Listed,
-    ListTransactions,
     LogRead,
     MarkerRead,
-    ReadAllRecords,
     ReadLog,
     ReadMarker,
 )
@@ -70,111 +60,10 @@ from spark_kafka_sink.commit.steps import (
     asks_of,
     received,
 )
+from spark_kafka_sink.commit.survey import FoundOwner, decided_of
 from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.records.batch import Marker
-
-# -- all owners -----------------------------------------------------------------------------------
-
-
-class FoundOwner(NamedTuple):
-    """An owner, its records in the commit log, and the ids of its open transactions.
-
-    open_ids is None if the open transactions could not be listed.
-    """
-
-    owner: Owner
-    reading: LogReading
-    open_ids: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """The owners that have a record or an open transaction, sorted.
-
-    missed: why the open transactions could not be listed, or None if they were. Without the list,
-    the owners are only those that have a record.
-    """
-
-    owners: tuple[FoundOwner, ...]
-    missed: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Surveying:
-    """The state of a survey of all owners whose txnIdPrefix is `prefix`."""
-
-    prefix: str
-    deadline: float
-    waiting: TreeSet[Ask] = NO_ITEMS
-    readings: tuple[tuple[str, LogReading], ...] = ()
-    open_ids: frozenset[str] = frozenset()
-    missed: Failure | None = None
-    outcome: Surveyed | Failure | None = None
-
-
-def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
-    """Return the state machine of a survey, and its requests. prefix: the option txnIdPrefix."""
-    beginning = f"{prefix}/"
-    machine = Surveying(prefix, deadline)
-    return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
-
-
-def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the state machine after a reply, with the next requests to send to brokers.
-
-    If only the list of open transactions fails, the survey continues: to commit what is decided, a
-    recovery needs only the records.
-    """
-    if answer.ask not in machine.waiting:
-        return Step(machine)
-    at = received(*answer, now)
-    # Do not wait for a missing log. No application has written yet, or the log has another name.
-    is_missing = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
-    if at.asks_again and not is_missing and now < machine.deadline:
-        return Step(machine, (at.again(),))
-    if isinstance(at.reply, AllRecordsRead) and at.found is Verdict.DONE:
-        machine = replace(machine, readings=at.reply.readings)
-    elif isinstance(at.reply, Listed) and at.found is Verdict.DONE:
-        listed = frozenset(each.transactional_id for each in at.reply.transactions)
-        machine = replace(machine, open_ids=listed)
-    else:
-        beginning = f"{machine.prefix}/"
-        failure = at.failure(
-            f"the transactional ids that begin with {beginning!r} could not be listed"
-        )
-        if not isinstance(at.ask, ListTransactions):
-            return Step(replace(machine, waiting=NO_ITEMS, outcome=failure))
-        machine = replace(machine, missed=failure)
-    machine = replace(machine, waiting=machine.waiting.without(at.ask))
-    outcome = None if machine.waiting else Surveyed(_owners(machine), machine.missed)
-    return Step(replace(machine, outcome=outcome))
-
-
-def _owners(machine: Surveying) -> tuple[FoundOwner, ...]:
-    readings: dict[Owner, LogReading] = {}
-    open_ids: dict[Owner, list[str]] = {}
-    for key, reading in machine.readings:
-        found = read_id(key)
-        if found is not None and found[1] is None:
-            readings[found[0]] = reading
-    for transactional_id in sorted(machine.open_ids):
-        found = read_id(transactional_id)
-        if found is not None:
-            open_ids.setdefault(found[0], []).append(transactional_id)
-    is_listed = machine.missed is None
-    return tuple(
-        FoundOwner(
-            owner,
-            readings.get(owner, NOTHING),
-            tuple(open_ids.get(owner, ())) if is_listed else None,
-        )
-        for owner in sorted({*readings, *open_ids})
-        if owner.prefix == machine.prefix
-    )
-
-
-# -- one owner ------------------------------------------------------------------------------------
 
 _S = RecoveryState
 
@@ -228,9 +117,10 @@ class Recovering:
 
     commits: whether to commit the decided transactions, or only to find out their results.
     more_s: see `begin`. missed: why a transaction could not be described, or None.
-    described: pairs of a transactional id and the state of its transaction. markers: pairs of a
-    request for a marker and the reply. ends: the state machines that commit the decided
-    transactions.
+    later: the requests to send after the decided transactions are committed, if they are committed
+    before all transactions are described. described: pairs of a transactional id and the state of
+    its transaction. markers: pairs of a request for a marker and the reply. ends: the state
+    machines that commit the decided transactions.
     """
 
     state: RecoveryState
@@ -241,6 +131,7 @@ class Recovering:
     commits: bool
     missed: Failure | None = None
     waiting: TreeSet[Ask] = NO_ITEMS
+    later: TreeSet[Ask] = NO_ITEMS
     described: TreeSet[tuple[str, Described]] = NO_ITEMS
     markers: TreeSet[tuple[Ask, MarkerRead | Failure]] = NO_ITEMS
     ends: Resolvings = NO_RESOLVINGS
@@ -266,7 +157,9 @@ def begin(
     of_records = (*_decided(machine), *_decided_without_marker(found.reading))
     decided = (found.owner.task_id(each.slot) for each in of_records)
     ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
-    return asking(machine, *map(DescribeTransaction, ids))
+    describing = asking(machine, *map(DescribeTransaction, ids))
+    early = _commit_early(describing.machine) if found.open_ids is None else None
+    return early or describing
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
@@ -279,8 +172,21 @@ def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
         return Step(machine, questions) if machine.waiting else _ended(machine)
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
-        return Step(machine, (at.again(),))
+        return _commit_early(machine) or Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
+
+
+def _commit_early(machine: Recovering) -> Step[Recovering] | None:
+    """Commit what is decided before all transactions are described, because a broker is silent.
+
+    Return None if nothing is decided or if it is committed already.
+    """
+    if machine.state is not _S.DESCRIBING or not machine.commits or machine.ends.machines:
+        return None
+    machine = replace(machine, later=machine.waiting)
+    if _is_decided_without_marker(machine):
+        return _read_again(machine)
+    return _commit(machine) if _decided(machine) else None
 
 
 def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
@@ -292,7 +198,7 @@ def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
     elif at.found is not Verdict.NOT_FOUND:
         owner = machine.found.owner
         failure = at.failure(f"the transactions of {owner} could not be described")
-        if not at.asks_again:
+        if not at.asks_again and not machine.ends.machines:
             return _over(machine, failure)
         machine = replace(machine, missed=failure)
     machine = replace(machine, waiting=machine.waiting.without(ask))
@@ -300,9 +206,11 @@ def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
         return Step(machine)
     if machine.missed is not None:
         machine = replace(machine, deadline=at.now + machine.more_s)
-    if _is_decided_without_marker(machine):
-        return asking(_moved(machine, _S.READING), ReadLog(machine.found.owner.driver_id))
-    return _end_or_look(machine)
+    return _read_again(machine) if _is_decided_without_marker(machine) else _end_or_look(machine)
+
+
+def _read_again(machine: Recovering) -> Step[Recovering]:
+    return asking(_moved(machine, _S.READING), ReadLog(machine.found.owner.driver_id))
 
 
 def _is_decided_without_marker(machine: Recovering) -> bool:
@@ -318,7 +226,10 @@ def _read(machine: Recovering, at: Received) -> Step[Recovering]:
         return _over(machine, failure)
     if at.reply.reading.offset > before.offset:
         found = machine.found._replace(reading=at.reply.reading)
-        return _end_or_look(replace(machine, found=found))
+        # The description of the driver's transaction says nothing about a later record.
+        described = (each for each in machine.described if each[0] != owner.driver_id)
+        machine = replace(machine, found=found, described=TreeSet.of(described))
+        return _end_or_look(replace(machine, ends=NO_RESOLVINGS))
     if at.now < machine.deadline:
         return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
     sentence = (
@@ -329,6 +240,8 @@ def _read(machine: Recovering, at: Received) -> Step[Recovering]:
 
 
 def _end_or_look(machine: Recovering) -> Step[Recovering]:
+    if machine.ends.machines:
+        return _committed(machine)
     return _commit(machine) if machine.commits else _read_markers(machine)
 
 
@@ -340,7 +253,7 @@ def _commit(machine: Recovering) -> Step[Recovering]:
         machine.found.owner, _decided(machine), level=machine.level, deadline=machine.deadline
     )
     if not ends.machines:
-        return _over(machine, _recovered(machine, ()))
+        return _ended(machine)
     machine = _moved(machine, _S.ENDING)
     return Step(replace(machine, ends=ends, waiting=asks_of(questions)), questions)
 
@@ -352,6 +265,13 @@ _FATES: Final = {
 
 
 def _ended(machine: Recovering) -> Step[Recovering]:
+    if not machine.later:
+        return _committed(machine)
+    asks = sorted(machine.later, key=repr)
+    return asking(_moved(replace(machine, later=NO_ITEMS), _S.DESCRIBING), *asks)
+
+
+def _committed(machine: Recovering) -> Step[Recovering]:
     ends = machine.ends.machines
     fates = tuple(map(_fate_of_end, ends))
     outcome = replace(
@@ -460,17 +380,11 @@ _STEPS: Final = {
 
 
 def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
-    record = machine.found.reading.record
-    return () if record is None else decided_of(record)
+    return decided_of(machine.found.reading.record)
 
 
 def _decided_without_marker(reading: LogReading) -> tuple[DecidedTransaction, ...]:
-    return () if reading.undecided is None else decided_of(reading.undecided)
-
-
-def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
-    """Return the decided transactions in a record, or () if its state is DONE."""
-    return record.transactions if record.state is RecordState.DECIDED else ()
+    return decided_of(reading.undecided)
 
 
 def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:

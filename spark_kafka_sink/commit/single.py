@@ -348,7 +348,7 @@ def _marker_read(machine: Single, at: Received) -> Step[Single]:
         return _done(machine)
     if marker is Marker.ABORT:
         return _over(machine, _S.FAILED, failure)
-    if at.now >= machine.deadline:
+    if at.now >= machine.deadline or at.found is Verdict.FATAL:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
 

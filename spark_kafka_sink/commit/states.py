@@ -149,6 +149,7 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
     _P.READING: frozenset(
         {
+            _P.LISTING,
             _P.ENDING,
             _P.ADDING_LOG,
             _P.WRITING_DONE,
@@ -159,7 +160,9 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
             _P.FAILED,
         }
     ),
-    _P.ENDING: frozenset({_P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.TORN, _P.FAILED}),
+    _P.ENDING: frozenset(
+        {_P.LISTING, _P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.TORN, _P.FAILED}
+    ),
     _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
     _P.WRITING_DONE: frozenset({_P.LOOKING, _P.FAILED}),
     _P.LOOKING: frozenset({_P.ENDING_DONE, _P.FAILED}),
@@ -182,8 +185,8 @@ COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
     _C.READING: frozenset({_C.ENDING, _C.ASKING_AGAIN, _C.DONE, _C.UNDECIDED, _C.FAILED}),
     _C.ASKING_AGAIN: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
     _C.ENDING: frozenset({_C.LISTING, _C.TORN, _C.UNFINISHED}),
-    _C.LISTING: frozenset({_C.DESCRIBING, _C.ADDING_DONE, _C.WRITING_DONE, _C.DONE}),
-    _C.DESCRIBING: frozenset({_C.ADDING_DONE, _C.WRITING_DONE, _C.DONE}),
+    _C.LISTING: frozenset({_C.DESCRIBING, _C.ADDING_DONE, _C.WRITING_DONE}),
+    _C.DESCRIBING: frozenset({_C.ADDING_DONE, _C.WRITING_DONE}),
     _C.ADDING_DONE: frozenset({_C.WRITING_DONE, _C.DONE}),
     _C.WRITING_DONE: frozenset({_C.ENDING_DONE, _C.DONE}),
     _C.ENDING_DONE: frozenset({_C.CLEANING, _C.DONE}),
@@ -229,9 +232,9 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
 }
 RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
     _O.DESCRIBING: frozenset({_O.READING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
-    _O.READING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING: frozenset({_O.DESCRIBING, _O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
     _O.READING_MARKERS: frozenset({_O.RECOVERED}),
-    _O.ENDING: frozenset({_O.RECOVERED}),
+    _O.ENDING: frozenset({_O.DESCRIBING, _O.RECOVERED}),
 }
 
 

@@ -9,7 +9,10 @@ transaction open. This module contains the commit of the driver:
   C4  Commit the tasks' transactions.
   C5  Find out whether each of them was committed or aborted.
   C6  Write the record in state DONE. If this succeeds, no newer driver has fenced this one. Only
-      in this case, abort the transactions that other attempts of the tasks left open.
+      in this case, abort the transactions that other attempts of the tasks left open. Before
+      DONE, list them. If a broker does not respond to such a request, do not wait for it: all rows
+      are visible. The owner's next plan or `recover --abort` ends these transactions, or brokers
+      abort them when they time out.
 
 Before the run is decided, no row is visible. After that, the transactions can only be committed: by
 this process, the owner's next plan, or `recover`. An owner is a txnAppId and its target topic.
@@ -52,6 +55,7 @@ from spark_kafka_sink.commit.questions import (
     Question,
     ReadLog,
     ReadMarker,
+    Unanswered,
     WriteRecord,
     Written,
 )
@@ -87,6 +91,8 @@ _SHARE_AFTER_DECISION: Final = 0.5
 _COMMIT_MS: Final = 5
 
 _S = CommitState
+# In these states, all rows are visible, and a request is not sent again if it gets no response.
+_FINDS_LEFTOVERS: Final = frozenset((_S.LISTING, _S.DESCRIBING, _S.CLEANING))
 Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure
 
 
@@ -193,6 +199,8 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
     until = machine.decides_by if decides else machine.deadline
     if at.is_missing:
         until = min(until, machine.missing_until)
+    if machine.state in _FINDS_LEFTOVERS and isinstance(at.reply, Unanswered):
+        until = now
     if at.asks_again and now < until:
         return Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
@@ -412,7 +420,7 @@ def _marker_read(machine: Committing, at: Received) -> Step[Committing]:
         return _forward(replace(machine, next_producer=machine.plan.producer))
     if marker is Marker.ABORT:
         return _over(machine, _S.FAILED, failure)
-    if at.now >= machine.deadline:
+    if at.now >= machine.deadline or at.found is Verdict.FATAL:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
 
@@ -482,9 +490,8 @@ def _ended_all(machine: Committing) -> Step[Committing]:
 
 
 def _listed(machine: Committing, at: Received) -> Step[Committing]:
-    if not isinstance(at.reply, Listed) or at.found is not Verdict.DONE:
-        return _done(machine)
-    own = own_tasks(machine.plan.run.owner, at.reply.transactions)
+    listed = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
+    own = own_tasks(machine.plan.run.owner, listed)
     if not own:
         return _add(machine, _S.ADDING_DONE, _S.WRITING_DONE)
     return asking(_moved(machine, _S.DESCRIBING), *map(DescribeTransaction, own))

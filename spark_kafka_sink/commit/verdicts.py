@@ -91,6 +91,8 @@ _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
         codes.UNKNOWN_SERVER_ERROR: _V.RESOLVE,
     },
     Call.ABORT: {**_FENCED, codes.INVALID_TXN_STATE: _V.COMMITTED},
+    # A batch that is damaged stays so.
+    Call.FETCH: {codes.CORRUPT_MESSAGE: _V.FATAL},
 }
 _ABORT_1: Final[Mapping[int, Verdict]] = {
     codes.INVALID_TXN_STATE: _V.COMMITTED_OR_EMPTY,

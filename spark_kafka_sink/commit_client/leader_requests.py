@@ -22,7 +22,7 @@ from spark_kafka_sink.commit_client.generators import (
     reason_of,
     refused,
 )
-from spark_kafka_sink.errors import Option
+from spark_kafka_sink.errors import CorruptRecordException, Option
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 from spark_kafka_sink.records.default_record import DefaultBatch, read_batches
@@ -89,8 +89,16 @@ class Partitions:
         The marker has the epoch of the records, or the next epoch. It has the next epoch if EndTxn
         has version 5 or later, or if the transaction timed out or was fenced. In Kafka 4.0.0, the
         abort of a transaction that timed out or was fenced may raise the epoch by two
-        (KAFKA-19367). Raise NoReplyError at the deadline of `ask`.
+        (KAFKA-19367). Return CORRUPT_MESSAGE if a batch is damaged. Raise NoReplyError at the
+        deadline of `ask`.
         """
+        try:
+            return (yield from self._find_marker(ask))
+        except CorruptRecordException as error:
+            reason = f"Fetch of {ask.partition}: {error}"
+            return MarkerRead(error=codes.CORRUPT_MESSAGE, reason=reason)
+
+    def _find_marker(self, ask: ReadMarker) -> Steps[Reply]:
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
         while position < end:

@@ -52,11 +52,21 @@ from spark_kafka_sink.commit.outcomes import (
     Torn,
     Unfinished,
 )
-from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, InitProducerId, ReadLog
+from spark_kafka_sink.commit.questions import (
+    Answer,
+    Ask,
+    DescribeTransaction,
+    EndTxn,
+    InitProducerId,
+    ListTransactions,
+    ReadLog,
+)
 from spark_kafka_sink.commit.states import CommitState, TaskState
 from spark_kafka_sink.commit.steps import Step
 
 _NEVER: Final = 1e12
+
+_MAY_BE_SILENT: Final = (ListTransactions, DescribeTransaction, InitProducerId, ReadLog)
 
 # Phases of a driver.
 NEW, PLANNING, OPEN, COMMITTING, ABORTING, FORWARD, OVER = range(7)
@@ -85,6 +95,7 @@ class State(NamedTuple):
     timeouts: int
     late: bool
     old_reads: int = 0
+    silences: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,8 @@ class Scenario:
     machine come in any order. stopped: the first driver has stopped for ever, when all of its
     attempts had written, or once it had decided; "" for no such driver. slow: whether markers are
     written in a step of their own. gives_up: whether commit() may raise at any time. old_reads: how
-    often the log is read at a leader that was replaced and has an old end of it.
+    often the log is read at a leader that was replaced and has an old end of it. silences: how many
+    requests that change no record and end no transaction get no response.
     """
 
     level: int
@@ -113,6 +125,7 @@ class Scenario:
     slow: bool = False
     gives_up: bool = False
     old_reads: int = 0
+    silences: int = 0
 
 
 class Violation(Exception):
@@ -216,7 +229,10 @@ class Model:
         if setting.stopped:
             state = self._stopped(state)
         return state._replace(
-            losses=setting.losses, timeouts=setting.timeouts, old_reads=setting.old_reads
+            losses=setting.losses,
+            timeouts=setting.timeouts,
+            old_reads=setting.old_reads,
+            silences=setting.silences,
         )
 
     def _stopped(self, state: State) -> State:
@@ -315,6 +331,9 @@ class Model:
             yield self._answered(state, number, driver, at, raw, world)
             if state.old_reads and isinstance(ask, ReadLog):
                 yield from self._read_before(state, number, driver, at, raw)
+            if state.silences and isinstance(ask, _MAY_BE_SILENT):
+                fewer = state._replace(silences=state.silences - 1)
+                yield self._answered(fewer, number, driver, at, None, world)
             if is_end and state.losses:
                 fewer = state._replace(losses=state.losses - 1)
                 yield self._answered(fewer, number, driver, at, None, world)

@@ -18,8 +18,9 @@ from exactly_once.model import (
 from spark_kafka_sink.commit import recovery
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.questions import LogRead
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered
+from spark_kafka_sink.commit.recovery import Fate, Recovered
 from spark_kafka_sink.commit.steps import Step
+from spark_kafka_sink.commit.survey import FoundOwner
 
 _NEVER = 1e12
 

@@ -12,8 +12,8 @@ from exactly_once.recovery_model import RecoveryModel
 from spark_kafka_sink.commit import recovery
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.questions import InitProducerId
-from spark_kafka_sink.commit.recovery import FoundOwner
 from spark_kafka_sink.commit.steps import Step, asking
+from spark_kafka_sink.commit.survey import FoundOwner, decided_of
 
 pytestmark = pytest.mark.exactly_once
 
@@ -35,6 +35,7 @@ def test_a_job_is_exactly_once_whenever_recover_runs(level: int) -> None:
     for scenario in (
         replace(_ONE_RUN, level=level, losses=1, timeouts=1),
         replace(_ONE_RUN, level=level, slow=True, gives_up=True, timeouts=1),
+        replace(_ONE_RUN, level=level, cancels=False, silences=1),
     ):
         assert check_up_to(100_000, scenario).is_complete
 
@@ -59,8 +60,7 @@ class Fences(RecoveryModel):
     def begin(self, found: FoundOwner) -> Step[recovery.Recovering]:
         """Return the operator's machine."""
         step = super().begin(found)
-        record = found.reading.record
-        decided = () if record is None else recovery.decided_of(record)
+        decided = decided_of(found.reading.record)
         ids = [OWNER.task_id(each.slot) for each in decided]
         fences = asking(step.machine, *(InitProducerId(each, 60_000) for each in ids))
         return fences if ids else step

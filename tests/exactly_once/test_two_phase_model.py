@@ -87,6 +87,14 @@ def test_two_drivers_are_exactly_once_if_they_read_an_old_end_of_the_log(level: 
 
 
 @_BOTH_LEVELS
+def test_runs_are_exactly_once_if_brokers_do_not_respond_to_some_requests(level: int) -> None:
+    check_all(replace(_ONE_RUN, level=level, losses=1, silences=2))
+    stopped = Scenario(level=level, versions=(1, 2), cancels=False, stopped="decided", silences=2)
+    check_all(stopped)
+    check_up_to(60_000, replace(stopped, versions=(1, 2, 2)))
+
+
+@_BOTH_LEVELS
 def test_a_run_whose_abort_reads_an_old_end_of_the_log_is_exactly_once(level: int) -> None:
     check_all(replace(_ENDED, level=level, cancels=False, losses=1, old_reads=2))
 

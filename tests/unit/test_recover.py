@@ -18,10 +18,12 @@ from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.outcomes import Planned
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, Recovered, Surveyed
+from spark_kafka_sink.commit.recovery import Fate, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import corrupt
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
@@ -132,7 +134,8 @@ from pathlib import Path
 from spark_kafka_sink import recover
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.names import checked_owner
-from spark_kafka_sink.commit.recovery import FoundOwner, Recovered
+from spark_kafka_sink.commit.recovery import Recovered
+from spark_kafka_sink.commit.survey import FoundOwner
 from spark_kafka_sink.commit_client import CommitClient
 
 def recovered(self, found, *, commits):
@@ -303,6 +306,41 @@ def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(
     assert f"the state of some transactions is not known: {missed.sentence}" in said
     assert main(["--bootstrap", NOWHERE, "--app-id", "app", "--accept-torn"]) == 1
     assert "nothing is accepted, because it is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("action", [[], ["--dry-run"], ["--abort", "app"]])
+def test_a_failure_for_one_owner_does_not_end_the_work_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], action: list[str]
+) -> None:
+    owners = [checked_owner("pykafka", "app", topic) for topic in ("t", "u")]
+    found = [FoundOwner(each, NOTHING, ()) for each in owners]
+    planned = Planned(
+        Plan(Run(owners[1], "run", TopicPartition("log", 0), 2, 60_000), ProducerIdAndEpoch(1, 0))
+    )
+    outcomes = [corrupt("a batch is damaged"), Recovered(found[1])]
+    if "--abort" in action:
+        outcomes[1] = planned
+
+    def run(*_: object) -> SimpleNamespace:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return SimpleNamespace(outcome=outcome)
+
+    use_no_brokers(monkeypatch)
+    monkeypatch.setattr(recover._Command, "owners", lambda _: found)
+    monkeypatch.setattr(CommitClient, "run", run)
+    assert main(["--bootstrap", NOWHERE, *action]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    failed = next(line for line in lines if "failed" in line)
+    assert failed == (
+        "    the command failed for this txnAppId and topic: records cannot be read: a batch is "
+        "damaged"
+    )
+    before, after = lines[: lines.index(failed)], lines[lines.index(failed) + 1 :]
+    assert before[0] == str(owners[0])
+    assert after[0] == str(owners[1])
+    assert after[-1].strip().startswith("aborted: " if action[:1] == ["--abort"] else "no tran")
 
 
 def test_an_abort_does_not_promise_what_a_running_task_may_break(

@@ -70,7 +70,7 @@ PATCHES: dict[str, Callable[..., Any]] = {mutant.name: mutant.patch for mutant i
     [
         ("EndTxn before the decision", 0, "were not skipped|are doubled|was not committed"),
         ("the log is read before the fence", 0, "were not skipped|are doubled"),
-        ("an abort does not read the log", 80, "has failed, and is visible|torn without a reason"),
+        ("an abort does not read the log", 525, "has failed, and is visible|torn without a reason"),
         ("the log is not read back", 400, "were not skipped|are doubled"),
     ],
 )

@@ -487,7 +487,8 @@ def test_what_gets_no_answer_is_asked_again_until_the_time_is_over(ask: Any) -> 
     outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=10.0)
     assert outcome.kind is FailureKind.NO_ANSWER
     assert "got NETWORK_EXCEPTION (13); connection lost" in outcome.sentence
-    again = [each for each in asked if kind_of(each.ask) == ask][1:]
+    # After the first request without a response, the plan reads the log and then begins again.
+    again = [each for each in asked if kind_of(each.ask) == ask][1 if ask is ReadLog else 2 :]
     assert len(again) > 5
     assert all(each.looks_up and each.pause_s > 0 for each in again)
 

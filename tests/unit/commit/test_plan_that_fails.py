@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.pure.planned_run import DECIDED, LEFT, OWNER, RECORD, RUN
+from support.pure.planned_run import (
+    DECIDED,
+    LEFT,
+    LOSER,
+    OWNER,
+    PRODUCER,
+    RAISED,
+    RECORD,
+    RUN,
+)
 from support.pure.scripted_machine import kinds, run
 
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.log_record import CommitRecord, LogReading, RecordState
+from spark_kafka_sink.commit.outcomes import Planned
 from spark_kafka_sink.commit.questions import (
+    ONGOING,
+    Added,
+    AddPartitions,
     Described,
     DescribeTransaction,
     Ended,
+    Initialized,
     InitProducerId,
     Listed,
     ListTransactions,
@@ -22,10 +38,14 @@ from spark_kafka_sink.commit.questions import (
     ReadLog,
     Reply,
     Unanswered,
+    WriteRecord,
+    Written,
 )
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
+# The record that a plan writes if the owner has none.
+NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
 SILENT = Unanswered(7, "node 3 did not answer")
 OPEN = Listed(frozenset({OpenTransaction(LEFT, 21)}))
 FAILS: dict[str, dict[Any, list[Reply]]] = {
@@ -72,7 +92,89 @@ def test_a_plan_that_fails_commits_also_what_is_not_committed_at_once(
     )
     assert isinstance(outcome, Failure)
     assert outcome.sentence.startswith(f"the write of {OWNER} could not be planned: ")
-    assert asked[-2 - 2 * count :] == [ReadLog, ReadLog, *["commit"] * 2 * count]
+    first = asked.index(ReadLog)
+    assert asked[first : first + 2 + 2 * count] == [ReadLog, ReadLog, *["commit"] * 2 * count]
+
+
+SILENCES = [name for name in FAILS if "refused" not in name]
+
+
+@pytest.mark.parametrize("name", SILENCES)
+@pytest.mark.parametrize("reply", [SILENT, Unanswered(13, "connection lost"), Described(error=15)])
+def test_what_is_decided_is_committed_after_the_first_request_without_an_answer(
+    name: str, reply: Unanswered
+) -> None:
+    *before, (silent, _) = FAILS[name].items()
+    outcome, asked = plan(
+        {
+            **dict(before),
+            silent: [reply],
+            ReadLog: [LogRead(LogReading(DECIDED, 3))],
+            "commit": [Ended(ProducerIdAndEpoch(20, 2))],
+        }
+    )
+    assert isinstance(outcome, Failure)
+    until_then = asked[: asked.index(silent)]
+    assert asked[len(until_then) :][:4] == [silent, ReadLog, "commit", ListTransactions]
+    # It waits for the broker as long as before, and commits once more before it fails.
+    assert asked.count(silent) > 5
+    assert asked[-2:] == [ReadLog, "commit"]
+
+
+@pytest.mark.parametrize("name", SILENCES)
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [LogRead(LogReading(DECIDED, 3)), LogRead(LogReading(RECORD, 3))],
+        [LogRead(LogReading(RECORD, 3))],
+        [LogRead(error=29), LogRead(LogReading(RECORD, 3))],
+    ],
+    ids=["decided", "done", "an error"],
+)
+def test_a_plan_that_gets_an_answer_the_second_time_is_made(
+    name: str, readings: list[Reply]
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed()],
+        DescribeTransaction: [Described(error=105)],
+        InitProducerId: [Initialized(PRODUCER)],
+    }
+    silences = {kind: [*replies, *script[kind]] for kind, replies in FAILS[name].items()}
+    committed = Ended(ProducerIdAndEpoch(20, 2))
+    outcome, asked = plan({**script, **silences, ReadLog: readings, "commit": [committed]})
+    assert outcome == Planned(Plan(RUN, PRODUCER, RECORD))
+    assert asked[-3:] == [ListTransactions, InitProducerId, ReadLog]
+    assert asked.count("commit") == (readings[0] == LogRead(LogReading(DECIDED, 3)))
+
+
+def test_a_plan_waits_for_markers_without_reading_the_log_before() -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed()],
+        InitProducerId: [Initialized(error=51), Initialized(PRODUCER)],
+        ReadLog: [LogRead(LogReading(RECORD, 3))],
+    }
+    _, asked = plan(script)
+    assert asked == [ListTransactions, InitProducerId, InitProducerId, ReadLog]
+
+
+def test_nothing_of_the_first_attempt_counts_if_a_plan_begins_again() -> None:
+    # The second list is older than the second fence, but may be newer than the first proof.
+    listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [listed],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        InitProducerId: [Initialized(PRODUCER), SILENT, Initialized(RAISED)],
+        AddPartitions: [Added()],
+        ReadLog: [LogRead(), LogRead(LogReading(undecided=NOTHING_YET), end=4), LogRead()],
+        WriteRecord: [Written(3)],
+        "commit": [Ended()],
+    }
+    begun = planning.begin(replace(RUN, level=1), deadline=200.0)
+    machine, asked = run(begun, planning.step, script | {"abort": [Ended()]})
+    assert isinstance(machine.outcome, Failure), "the script proves only the first record"
+    assert kinds(asked).count(ListTransactions) == 2
+    assert kinds(asked).count(WriteRecord) == 2
+    assert "abort" not in kinds(asked)
 
 
 @pytest.mark.parametrize("name", FAILS)

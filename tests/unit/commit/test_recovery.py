@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.pure.scripted_machine import kind_of, run
 
-from spark_kafka_sink.commit import recovery
+from spark_kafka_sink.commit import recovery, survey
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     DecidedTransaction,
@@ -41,8 +41,9 @@ from spark_kafka_sink.commit.questions import (
     Reply,
     Unanswered,
 )
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
+from spark_kafka_sink.commit.recovery import Fate, OpenSince, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind, Step
+from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
@@ -201,6 +202,7 @@ def test_a_look_believes_a_coordinator_that_knows_the_commit(state: str) -> None
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(), Fate.UNKNOWN, "it has no marker yet"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -216,6 +218,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -224,6 +227,17 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     outcome, _ = recover(script)
     assert outcome.fates == (fate,)
     assert said in outcome.failures[0].sentence
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_damaged_batch_is_read_only_once(*, commits: bool) -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [NOT_THERE],
+        "commit": [Ended(error=49)],
+        ReadMarker: [MarkerRead(error=2)],
+    }
+    _, asked = recover(script, commits=commits)
+    assert kinds(asked).count(ReadMarker) == 1
 
 
 def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:
@@ -285,33 +299,101 @@ def recover_with_silent(silent: str, found: FoundOwner) -> tuple[Any, list[Quest
     return machine.outcome, asked
 
 
+@pytest.mark.parametrize("silent", [OWNER.driver_id, FIRST, SECOND])
+@pytest.mark.parametrize("open_ids", [(), None])
+def test_what_is_decided_is_committed_after_the_first_request_without_an_answer(
+    silent: str, open_ids: tuple[str, ...] | None
+) -> None:
+    outcome, asked = recover_with_silent(silent, FoundOwner(OWNER, LogReading(TWO, 3), open_ids))
+    assert outcome.fates.count(Fate.COMMITTED) >= 1
+    until_then = asked[: kinds(asked).index("commit")]
+    described = [] if open_ids is None else [OWNER.driver_id, FIRST, SECOND]
+    assert until_then == [Question(DescribeTransaction(each)) for each in described]
+    after = asked[len(until_then) + 2 :]
+    assert Question(DescribeTransaction(silent)) in after, "it is described after that"
+
+
+def test_a_broker_that_answers_the_second_time_is_not_missed() -> None:
+    lost = Unanswered(13, "connection lost")
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [lost, NOT_THERE, Described(COMPLETE_COMMIT, WRITER)]
+    }
+    outcome, asked = recover(script)
+    assert outcome == Recovered(FOUND, (Fate.COMMITTED,))
+    assert kinds(asked) == [*[DescribeTransaction] * 2, "commit", *[DescribeTransaction] * 2]
+
+
+def test_a_decision_without_a_marker_is_committed_while_another_broker_is_silent() -> None:
+    silent = Unanswered(7, "node 3 did not answer")
+    driver = Described(PREPARE_COMMIT, ProducerIdAndEpoch(9, 5))
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [driver, silent],
+        ReadLog: [LogRead(PENDING), LogRead(LogReading(DECIDED, 8))],
+    }
+    outcome, asked = recover(script, FoundOwner(OWNER, PENDING, ()))
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert outcome.missed is not None
+    first = kinds(asked)[:5]
+    assert first == [DescribeTransaction, DescribeTransaction, ReadLog, ReadLog, "commit"]
+
+
+def test_a_new_record_that_is_done_ends_the_recovery_after_the_rest_is_described() -> None:
+    lost = Unanswered(13, "connection lost")
+    driver = Described(COMPLETE_COMMIT, ProducerIdAndEpoch(9, 5))
+    newer = replace(DECIDED, run="run 2")
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [driver, lost, Described(ONGOING, OTHER_WRITER, 900_000, 2_000)],
+        ReadLog: [LogRead(LogReading(DONE, 9, undecided=newer))],
+    }
+    outcome, asked = recover(script, FoundOwner(OWNER, PENDING, ()))
+    assert outcome.fates == ()
+    assert outcome.undecided == (OpenSince(FIRST, 2_000, 900_000),)
+    assert kinds(asked) == [*[DescribeTransaction] * 2, ReadLog, DescribeTransaction]
+
+
+def test_what_may_not_be_described_does_not_hide_what_was_committed_before() -> None:
+    found = FOUND._replace(open_ids=None)
+    outcome, _ = recover({DescribeTransaction: [Described(error=53)]}, found)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in outcome.missed.sentence
+
+
+def test_a_look_commits_nothing_while_a_broker_is_silent() -> None:
+    silent: list[Reply] = [Unanswered(7, "node 3 did not answer")]
+    outcome, asked = recover(
+        {DescribeTransaction: silent}, FOUND._replace(open_ids=None), commits=False
+    )
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert "commit" not in kinds(asked)
+
+
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
     machine, _ = recovery.begin(FOUND, level=2, deadline=9.0, more_s=9.0)
     stray = Answer(EndTxn(FIRST, WRITER, commit=True, version=5), Ended())
     assert recovery.step(machine, stray, 1.0) == (machine, ())
-    surveying, _ = recovery.begin_survey("pykafka", deadline=9.0)
-    assert recovery.step_survey(surveying, stray, 1.0) == (surveying, ())
+    surveying, _ = survey.begin("pykafka", deadline=9.0)
+    assert survey.step(surveying, stray, 1.0) == (surveying, ())
 
 
 # -- all owners -----------------------------------------------------------------------------------
 
 
-def survey(script: dict[Any, list[Reply]]) -> tuple[Any, list[Question]]:
+def survey_with(script: dict[Any, list[Reply]]) -> tuple[Any, list[Question]]:
     """Look for owners; script: the replies."""
-    begun = recovery.begin_survey("pykafka", deadline=60.0)
-    machine, asked = run(begun, recovery.step_survey, script)
+    begun = survey.begin("pykafka", deadline=60.0)
+    machine, asked = run(begun, survey.step, script)
     return machine.outcome, asked
 
 
 def test_owners_are_those_with_a_record_and_those_with_something_open() -> None:
-    reading = LogReading(DECIDED, 3)
+    reading = LogReading(DONE, 3)
     listed = frozenset({
         OpenTransaction(SECOND, 21),
         OpenTransaction(OTHER.driver_id, 22),
         OpenTransaction(FOREIGN.driver_id, 23),
         OpenTransaction("pykafka/not an owner's", 24),
     })  # fmt: skip
-    outcome, _ = survey(
+    outcome, _ = survey_with(
         {
             ReadAllRecords: [AllRecordsRead(((OWNER.driver_id, reading), (FIRST, reading)))],
             ListTransactions: [Unanswered(13, "lost"), Listed(listed)],
@@ -325,8 +407,40 @@ def test_owners_are_those_with_a_record_and_those_with_something_open() -> None:
     )
 
 
+@pytest.mark.parametrize("reading", [LogReading(DECIDED, 3), PENDING])
+def test_a_survey_that_finds_a_decision_waits_for_a_silent_broker_only_once(
+    reading: LogReading,
+) -> None:
+    every = AllRecordsRead(((OWNER.driver_id, reading),))
+    silent: list[Reply] = [Unanswered(7, "node 3 did not answer")]
+    surveyed, asked = survey_with({ReadAllRecords: [every], ListTransactions: silent})
+    assert [each.open_ids for each in surveyed.owners] == [None]
+    assert "node 3 did not answer" in surveyed.missed.sentence
+    assert kinds(asked) == [ReadAllRecords, ListTransactions]
+    # The records may be read later than the first request for the list fails.
+    late: dict[Any, list[Reply]] = {
+        ReadAllRecords: [AllRecordsRead(error=6), every],
+        ListTransactions: silent,
+    }
+    surveyed, asked = survey_with(late)
+    assert [each.open_ids for each in surveyed.owners] == [None]
+    assert kinds(asked).count(ListTransactions) == 2
+
+
+def test_a_survey_that_finds_no_decision_asks_again_for_the_list() -> None:
+    every = AllRecordsRead(((OWNER.driver_id, LogReading(DONE, 3)),))
+    silent = [Unanswered(7, "node 3 did not answer")] * 3
+    script: dict[Any, list[Reply]] = {
+        ReadAllRecords: [every], ListTransactions: [*silent, Listed()]
+    }  # fmt: skip
+    surveyed, _ = survey_with(script)
+    assert surveyed == Surveyed((FoundOwner(OWNER, LogReading(DONE, 3), ()),))
+
+
 def test_a_survey_that_brokers_refuse_is_a_failure() -> None:
-    outcome, _ = survey({ReadAllRecords: [AllRecordsRead(error=29)], ListTransactions: [Listed()]})
+    outcome, _ = survey_with(
+        {ReadAllRecords: [AllRecordsRead(error=29)], ListTransactions: [Listed()]}
+    )
     assert isinstance(outcome, Failure)
     assert (
         "the transactional ids that begin with 'pykafka/' could not be listed" in outcome.sentence
@@ -344,7 +458,7 @@ def test_what_is_decided_is_committed_also_without_the_list_of_open_transactions
     reply: Reply, kind: FailureKind
 ) -> None:
     every = AllRecordsRead(((OWNER.driver_id, LogReading(DECIDED, 3)),))
-    surveyed, _ = survey({ReadAllRecords: [every], ListTransactions: [reply]})
+    surveyed, _ = survey_with({ReadAllRecords: [every], ListTransactions: [reply]})
     assert surveyed.missed.kind is kind
     (found,) = surveyed.owners
     assert found == FoundOwner(OWNER, LogReading(DECIDED, 3), None)
@@ -377,7 +491,7 @@ def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:
         ReadAllRecords: [AllRecordsRead(error=3)],
         ListTransactions: [Listed()],
     }
-    outcome, asked = survey(missing)
+    outcome, asked = survey_with(missing)
     assert isinstance(outcome, Failure)
     assert outcome.error == 3
     assert kinds(asked) == [ReadAllRecords, ListTransactions]

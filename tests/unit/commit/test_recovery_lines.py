@@ -5,8 +5,9 @@ from __future__ import annotations
 from spark_kafka_sink.commit.log_record import NOTHING, DecidedTransaction
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import LostTransaction
-from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered
+from spark_kafka_sink.commit.recovery import Fate, OpenSince, Recovered
 from spark_kafka_sink.commit.recovery_lines import state_lines, time_of
+from spark_kafka_sink.commit.survey import FoundOwner
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 

@@ -326,6 +326,12 @@ def test_a_refused_end_txn_fails_if_the_log_does_not_have_the_record(error: int,
         }
     )
     assert outcome == Committed(RECORD)
+    damaged: dict[Any, list[Reply]] = {ReadMarker: [MarkerRead(error=2)]}
+    outcome, asked = commit(
+        {"commit": [Ended(error=error)], ReadLog: [READ_BACK, of_other], **damaged}
+    )
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked).count(ReadMarker) == 1
 
 
 def test_a_lost_answer_is_asked_for_again_with_the_same_request() -> None:

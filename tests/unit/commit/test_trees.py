@@ -55,8 +55,9 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.recovery import FoundOwner, Recovered
+from spark_kafka_sink.commit.recovery import Recovered
 from spark_kafka_sink.commit.steps import Step
+from spark_kafka_sink.commit.survey import FoundOwner
 from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet, TreeTuple
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker

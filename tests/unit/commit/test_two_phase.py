@@ -132,6 +132,32 @@ def test_what_other_attempts_left_is_aborted_once_done_is_committed() -> None:
     assert "abort" not in kinds(asked)
 
 
+@pytest.mark.parametrize("reply", [Unanswered(7, "node 3 did not answer"), Listed(error=53)])
+def test_done_is_written_without_the_list_if_a_broker_does_not_give_it(reply: Reply) -> None:
+    outcome, asked = commit({ListTransactions: [reply]})
+    assert outcome == Committed(RECORD)
+    assert kinds(asked)[-3:] == [ListTransactions, WriteRecord, "commit"]
+    assert kinds(asked).count(ListTransactions) == 1
+    assert writes(asked)[-1].record == RECORD
+
+
+def test_a_silent_coordinator_of_another_attempt_delays_neither_done_nor_other_aborts() -> None:
+    silent = Unanswered(7, "node 3 did not answer")
+    other = OWNER.task_id(TaskSlot(0, 2))
+    opened = frozenset({OpenTransaction(LEFT, 21), OpenTransaction(other, 22)})
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(opened)],
+        DescribeTransaction: [OPEN, DRIVERS, OPEN, silent, Described(ONGOING, LOSER)],
+    }
+    for end in (Ended(), silent):
+        outcome, asked = commit(script | {"abort": [end]})
+        assert outcome == Committed(RECORD)
+        assert kinds(asked)[-5:] == [
+            *[DescribeTransaction] * 2, WriteRecord, "commit", "abort"
+        ]  # fmt: skip
+        assert asked[-1].ask == EndTxn(other, LOSER, commit=False, version=5)
+
+
 def test_zero_rows_are_a_decision_alone() -> None:
     outcome, asked = commit({}, (replace(ATTEMPT, written=()),))
     assert outcome == Committed(RECORD)
@@ -359,6 +385,15 @@ def test_a_refused_decision_counts_if_the_log_has_it(error: int) -> None:
     assert kinds(asked)[6:] == ["commit", ReadLog, "commit", ReadLog, ReadMarker, ReadMarker]
     assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER)
     assert (asked[8].pause_s, asked[8].looks_up) == (5.0, True)
+
+
+def test_a_decision_whose_marker_is_behind_a_damaged_batch_is_undecided_at_once() -> None:
+    damaged: dict[Any, list[Reply]] = {
+        "commit": [Ended(error=48)], ReadMarker: [MarkerRead(error=2)]
+    }  # fmt: skip
+    outcome, asked = commit(damaged)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked).count(ReadMarker) == 1
 
 
 def test_a_decision_without_an_answer_in_time_is_undecided() -> None:

@@ -68,7 +68,7 @@ OTHERS = [
     (Call.DESCRIBE_PRODUCERS, 6, Verdict.LOOK_UP),
     (Call.LIST_TRANSACTIONS, 14, Verdict.RETRY),
     (Call.FETCH, 78, Verdict.RETRY),
-    (Call.FETCH, 29, Verdict.FATAL),
+    *((Call.FETCH, code, Verdict.FATAL) for code in (2, 29)),
 ]
 
 
@@ -94,6 +94,7 @@ def test_no_code_but_none_is_a_success_and_retriable_codes_are_asked_again(call:
         found = verdict(call, code)
         is_duplicate = call is Call.PRODUCE and code == 46
         assert (found is Verdict.DONE) == (code == 0 or is_duplicate), row
-        if issubclass(row.kind, RetriableException):
+        is_damaged = call is Call.FETCH and code == 2
+        if issubclass(row.kind, RetriableException) and not is_damaged:
             assert found in asks_again, row
     assert verdict(call, 999) is Verdict.FATAL

@@ -815,6 +815,21 @@ def test_the_marker_of_an_abort_by_kafka_4_0_may_be_two_epochs_later(
         assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [expected]
 
 
+def test_a_marker_behind_a_damaged_batch_is_an_error_and_no_exception(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    damaged = bytearray(log.data)
+    damaged[-1] ^= 1
+    cluster.log, cluster.log_end = bytes(damaged), log.end
+    (read,) = replies_to(client, [ReadMarker(LOG, 0, PRODUCER)])
+    assert isinstance(read, MarkerRead)
+    assert (read.marker, read.error) == (None, codes.CORRUPT_MESSAGE)
+    assert read.reason.startswith("Fetch of log-0: records cannot be read: ")
+
+
 def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(
     cluster: Cluster, client: CommitClient
 ) -> None:
