@@ -56,12 +56,13 @@ def test_the_cells_of_the_notebook_run_as_they_are(kafka: KafkaCluster, tmp_path
     for line in (
         "336,776 records, as many as flights: True",
         "336,776 records",
+        "the job ended by SIGKILL",
         "0 records are visible",
         "336,776 records are visible, each once: True",
         "336,776 records went over TLS",
     ):
         assert f"{line}\n" in said
-    assert "failed: RuntimeError: the power went out" in said
     (uncommitted,) = re.findall(r"^([\d,]+) records are in Kafka$", said, re.MULTILINE)
-    assert int(uncommitted.replace(",", "")) >= 336_776 // 2, "two of four tasks have ended"
+    # The four tasks have almost as many rows as each other.
+    assert int(uncommitted.replace(",", "")) > 168_000, "two of four tasks have ended"
     assert re.search(r"^0 rows .*version 1 of .*tour-once-\w+' was written at ", said, re.MULTILINE)
