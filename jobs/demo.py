@@ -320,6 +320,7 @@ class Demo:
         expected: the digest of the records.
         """
         options = [word for pair in _EXACTLY_ONCE.items() for word in ("--option", "=".join(pair))]
+        started = time.monotonic()
         self._steps.say(f"exactly once: produce.py to {topic}, killed half-way")
         show_code(self._address, topic, _EXACTLY_ONCE)
         process = self._start("produce.py", topic, *_COLUMNS, *options)
@@ -337,13 +338,14 @@ class Demo:
         )
         self._steps.say("the same job again, with the same txnVersion")
         self._must("produce.py", topic, *_COLUMNS, *options)
-        return self._same(topic, expected)
+        return self._same(topic, expected, started)
 
     def secured(self, topic: str, expected: digest.Digest, listener: SecuredListener) -> bool:
         """Write over TLS with SCRAM; return whether the topic has each record once.
 
         expected: the digest of the records.
         """
+        started = time.monotonic()
         self._steps.say(f"over TLS with SCRAM: produce.py to {topic}")
         options = {f"kafka.{name}": each for name, each in listener.client_options.items()}
         options["kafka.sasl.password"] = "${directory:/run/secrets:kafka-password}"
@@ -354,17 +356,18 @@ class Demo:
         lines = ("bootstrap.servers", listener.address), *listener.client_options.items()
         config.write_text("".join(f"{name}={each}\n" for name, each in lines))
         self._must("produce.py", topic, *_COLUMNS, config=config)
-        return self._same(topic, expected)
+        return self._same(topic, expected, started)
 
     def digest_of(self, topic: str) -> digest.Digest:
         """Return the digest of the records that a read_committed reader finds in a topic."""
         target = arguments.Target(bootstrap=self._address, topic=topic, options={})
         return verify.read_topic(verify.import_consumer(), target, _READ_TIMEOUT_S).digest
 
-    def _same(self, topic: str, expected: digest.Digest) -> bool:
+    def _same(self, topic: str, expected: digest.Digest, started: float) -> bool:
         found = self.digest_of(topic)
         print(f"topic {topic}: {found}\nexpected: {expected}")
-        print("each record is there once" if found == expected else "the records DIFFER")
+        result = "each record is there once" if found == expected else "the records DIFFER"
+        print(f"{result}; this round took {time.monotonic() - started:.0f} s")
         return found == expected
 
     def _agrees(self, topic: str, *arguments: str) -> bool:

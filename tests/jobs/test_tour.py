@@ -16,6 +16,8 @@ from support.spark.job_server import ROOT, TIMEOUT_S
 
 NOTEBOOK: Final = ROOT / "jobs" / "tour.ipynb"
 BROKER: Final = "127.0.0.1:9092"
+# It starts Spark twice, and other tests run beside it.
+TOUR_S: Final = 2 * TIMEOUT_S
 
 
 def cells(kind: str) -> list[str]:
@@ -33,6 +35,7 @@ def test_the_notebook_has_no_outputs_of_an_earlier_run() -> None:
 @pytest.mark.long(reason="it writes the flights six times, and reads them back")
 @pytest.mark.kafka
 @pytest.mark.spark
+@pytest.mark.timeout(TOUR_S + 60)
 def test_the_cells_of_the_notebook_run_as_they_are(kafka: KafkaCluster, tmp_path: Path) -> None:
     program = "\n\n".join(cells("code"))
     assert program.count(BROKER) == 1
@@ -49,19 +52,20 @@ def test_the_cells_of_the_notebook_run_as_they_are(kafka: KafkaCluster, tmp_path
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=TOUR_S,
     )
     assert ended.returncode == 0, ended.stderr
     said = ended.stdout
     for line in (
         "336,776 records, as many as flights: True",
         "336,776 records",
+        "the job ended by SIGKILL",
         "0 records are visible",
         "336,776 records are visible, each once: True",
         "336,776 records went over TLS",
     ):
         assert f"{line}\n" in said
-    assert "failed: RuntimeError: the power went out" in said
     (uncommitted,) = re.findall(r"^([\d,]+) records are in Kafka$", said, re.MULTILINE)
-    assert int(uncommitted.replace(",", "")) >= 336_776 // 2, "two of four tasks have ended"
+    # The four tasks have almost as many rows as each other.
+    assert int(uncommitted.replace(",", "")) > 168_000, "two of four tasks have ended"
     assert re.search(r"^0 rows .*version 1 of .*tour-once-\w+' was written at ", said, re.MULTILINE)

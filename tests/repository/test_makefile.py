@@ -339,6 +339,18 @@ def test_the_contributors_page_lists_every_target() -> None:
     assert [each for each in targets if each != "help" and f"| `make {each}` |" not in page] == []
 
 
-def test_a_stream_that_is_neither_0_nor_1_is_refused(project: Project) -> None:
-    (said,) = project.refusal("demo", "STREAM=yes")
-    assert "STREAM is 'yes': expected 1, for streams too, or 0" in said
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("STREAM=yes", "STREAM is 'yes': expected 1, for streams too, or 0"),
+        ("STREAM=2", "STREAM is '2': expected 1, for streams too, or 0"),
+        ("KEEP=yes", "KEEP is 'yes': expected 1, to keep the topics on a broker of your own, or 0"),
+        ("ALL=yes", "ALL is 'yes': expected 1, for exactly once and TLS too, or 0"),
+    ],
+)
+def test_a_setting_of_the_demo_that_is_neither_0_nor_1_is_refused(
+    project: Project, dry: tuple[str, ...], setting: str, says: str
+) -> None:
+    (said,) = project.refusal(*dry, "demo", setting)
+    assert re.fullmatch(rf"Makefile:\d+: \*\*\* {re.escape(says)}\.  Stop\.", said)
