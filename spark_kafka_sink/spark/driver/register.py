@@ -127,18 +127,6 @@ def _is_registered(spark: SparkSession, name: str) -> bool:
     )
 
 
-def _is_known_to_server(spark: SparkSession, name: str) -> bool:
-    """Return whether a Spark Connect server knows the source, so that it need not be registered.
-
-    The server analyses a read that never runs. If the source is registered again, Spark 4.1 and
-    newer log a warning on the server.
-    """
-    try:
-        return bool(spark.read.format(name).schema("value string").load().schema)
-    except Exception:  # noqa: BLE001 - other servers raise other exceptions; register there
-        return False
-
-
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let ``save()`` without a mode append.
 
@@ -159,8 +147,7 @@ def register(spark: SparkSession) -> None:
     check_session("register", spark)
     if not is_connect(spark):
         choose_worker_python(spark)
-    is_known = _is_known_to_server if is_connect(spark) else _is_registered
-    if not is_known(spark, KafkaDataSource.name()):
+    if is_connect(spark) or not _is_registered(spark, KafkaDataSource.name()):
         register_source(spark, KafkaDataSource)
     hook_writers(KafkaDataSource.name(), is_connect=is_connect(spark))
     hook_queries(is_connect=is_connect(spark))
