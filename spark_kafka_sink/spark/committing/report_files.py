@@ -126,25 +126,35 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-# The number of bytes that `_lines_from_end` reads at once.
+# `_lines_from_end` reads this many bytes at once, and about this many in all. A stream may append
+# lines to a file for years.
 _CHUNK_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 
-def _lines_from_end(lines: BinaryIO) -> Iterator[bytes]:
-    """Generate the lines of a file, the last first, and read only the part that they need."""
-    start = lines.seek(0, os.SEEK_END)
+def _lines_from_end(lines: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
+    """Generate the start and the text of each line, the last line first.
+
+    Read only the part of the file that these lines need. Generate no more lines when `_MOST_BYTES`
+    have been read. end: the size of the file.
+    """
+    start = end
     # The parts of the line whose start has not been read yet, the last part first.
     parts: list[bytes] = []
-    while start:
+    while start and end - start < _MOST_BYTES:
         size = min(_CHUNK_BYTES, start)
+        at = start
         start -= size
         lines.seek(start)
         first, *others = lines.read(size).split(b"\n")
         for part in reversed(others):
-            yield b"".join(reversed([*parts, part]))
+            at -= len(part)
+            yield at, b"".join(reversed([*parts, part]))
             parts = []
+            at -= 1
         parts.append(first)
-    yield b"".join(reversed(parts))
+    if not start:
+        yield 0, b"".join(reversed(parts))
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
@@ -192,23 +202,27 @@ def add_error_to_remembered(write_id: str, error: str) -> None:
 def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
     """Set the error in the last report of a write, unless that report says the write is complete.
 
+    If the report is not in the last `_MOST_BYTES` of the file, change nothing.
+
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
     truncated, and BlockingIOError if another process keeps the file locked.
     """
     with _locked(lines):
-        content = lines.read()
-        found = content.rfind(write_id.encode())
-        if found < 0:
+        size = lines.seek(0, os.SEEK_END)
+        found = (each for each in _lines_from_end(lines, size) if write_id.encode() in each[1])
+        start, line = next(found, (size, b""))
+        if not line:
             return
-        start = content.rfind(b"\n", 0, found) + 1
-        end = content.find(b"\n", found)
-        report = json.loads(content[start:end])
+        report = json.loads(line)
         if report["write_id"] != write_id or report["complete"]:
             return
+        end = start + len(line)
+        lines.seek(end)
+        after = lines.read(size - end)
         # A process may have appended a line without the lock. Do not write, or that line is lost.
-        if os.fstat(lines.fileno()).st_size == len(content):
+        if os.fstat(lines.fileno()).st_size == size:
             lines.seek(start)
-            lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+            lines.write(json.dumps(report | {"error": error}).encode() + after)
             lines.truncate()
 
 
@@ -257,7 +271,7 @@ def newest_report_of(
 
 def _reports_from_end(lines: BinaryIO, query_id: str) -> Iterator[dict[str, Any]]:
     """Generate the reports of a query, the newest first. Parse no report of another query."""
-    for line in _lines_from_end(lines):
+    for _, line in _lines_from_end(lines, lines.seek(0, os.SEEK_END)):
         if query_id.encode() in line:
             for report in newest_reports(line, 1):
                 if report["query_id"] == query_id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 from pathlib import Path
@@ -107,6 +108,69 @@ def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     append(path, {"rows": 2})
     assert newest_reports(os.read(reader, 1000), 2) == [{"rows": 1}, {"rows": 2}]
     os.close(reader)
+
+
+class CountingFile(io.BufferedRandom):
+    """A file that counts the bytes that are read."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read, and count the bytes."""
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+def add_error(path: Path, write_id: str) -> int:
+    """Add an error to a report, and return how many bytes of the file were read."""
+    with CountingFile(io.FileIO(path, "r+")) as lines:
+        add_error_to_line(lines, write_id, "boom")
+        return lines.count
+
+
+def append_after_hole(path: Path, size: int, *reports: dict[str, Any]) -> None:
+    """Make the file larger by some bytes that use no disk, and append reports."""
+    os.truncate(path, path.stat().st_size + size)
+    with path.open("ab") as lines:
+        lines.write(b"\n")
+    for report in reports:
+        append(path, report)
+
+
+def test_an_error_is_added_at_the_end_of_a_large_file_without_reading_all_of_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lines"
+    first, failed, other = ({"write_id": f"id-{each}", "complete": False} for each in "abc")
+    append(path, first)
+    append_after_hole(path, 100 * 1024 * 1024, failed, other)
+    size = path.stat().st_size
+    assert add_error(path, "id-b") < 4 * 1024 * 1024
+    with path.open("rb") as lines:
+        assert json.loads(lines.readline()) == first
+        lines.seek(size - 1000)
+        assert newest_reports(lines.read(), 2) == [failed | {"error": "boom"}, other]
+    assert path.stat().st_size == size + len(', "error": "boom"')
+
+
+def test_a_report_far_before_the_end_of_a_file_gets_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    failed, other = ({"write_id": f"id-{each}", "complete": False} for each in "ab")
+    append(path, failed)
+    append_after_hole(path, 30_000, other)
+    before = path.read_bytes()
+    monkeypatch.setattr(report_files, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(report_files, "_MOST_BYTES", 20_000)
+    assert add_error(path, "id-a") < 30_000
+    assert path.read_bytes() == before
+    monkeypatch.setattr(report_files, "_MOST_BYTES", 40_000)
+    add_error(path, "id-a")
+    with path.open("rb") as lines:
+        assert json.loads(lines.readline()) == failed | {"error": "boom"}
+        assert lines.read() == before[len(json.dumps(failed)) + 1 :]
 
 
 def test_a_report_that_is_appended_while_an_error_is_added_stays(
