@@ -46,6 +46,20 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     raise ConfigException(message)
 
 
+def absolute_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
+    """Return the path that an option names. Raise ConfigException if it is invalid or relative.
+
+    A relative path may name different files in two processes, even on one host. The arguments are
+    those of `local_path`.
+    """
+    path = local_path(option, value, elsewhere, expected)
+    if not path.is_absolute():
+        shown = masked(str(path))
+        message = f"option {option} is {shown}, not an absolute path: expected {expected}"
+        raise ConfigException(message)
+    return path
+
+
 def _is_impossible(path: str) -> bool:
     names = [len(os.fsencode(part)) for part in path.split("/")]
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import TOPIC_NAME
-from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.spark.local_path import absolute_path
 
 # A description of valid values of deadLetterPath, for error messages.
 DEAD_LETTER_FOLDER: Final = (
@@ -104,11 +103,4 @@ def _topic(value: str, topic: str | None) -> str:
 
 def _path(value: str) -> Path:
     elsewhere = "which is not a mounted filesystem"
-    path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
-    if not path.is_absolute():
-        message = (
-            f"option deadLetterPath is {masked(str(path))}, not an absolute path: expected "
-            f"{DEAD_LETTER_FOLDER}"
-        )
-        raise ConfigException(message)
-    return path
+    return absolute_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)

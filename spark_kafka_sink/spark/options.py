@@ -67,7 +67,7 @@ from spark_kafka_sink.spark.formats import (
     format_options,
     instead_of_serializer,
 )
-from spark_kafka_sink.spark.local_path import local_path, shipped_path
+from spark_kafka_sink.spark.local_path import absolute_path, shipped_path
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
@@ -340,10 +340,10 @@ def _lenient(value: str) -> bool:
 def report_path(value: str) -> Path:
     """Return the file that reportPath names: a path on the driver, with or without ``file:``.
 
-    Raise ConfigException if the path is invalid.
+    Raise ConfigException if the path is invalid or relative.
     """
     example = "a file on the driver, such as /reports/job.json or file:///reports/job.json"
-    return local_path("reportPath", value, "which is not on the driver", example)
+    return absolute_path("reportPath", value, "which is not on the driver", example)
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:

@@ -186,6 +186,7 @@ def test_what_is_refused_on_the_driver_is_an_error_of_planning(spark: SparkSessi
     ("report_path", "message"),
     [
         ("", "option reportPath is empty: expected a file on the driver"),
+        ("report.json", "option reportPath is report.json, not an absolute path"),
         ("file:/no/such/folder/x.json", "in the folder /no/such/folder, which does not exist"),
         ("{folder}", "option reportPath is {folder}, a folder: expected a file"),
     ],

@@ -7,6 +7,7 @@ and readers skip the incomplete line.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import time
@@ -125,6 +126,37 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+# `_lines_from_end` reads this many bytes at once, and about this many in all. A stream may append
+# lines to a file for years.
+_CHUNK_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+def _lines_from_end(lines: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
+    """Generate the start and the text of each line, the last line first.
+
+    Read only the part of the file that these lines need. Generate no more lines when `_MOST_BYTES`
+    have been read. end: the size of the file.
+    """
+    start = end
+    # The parts of the line whose start has not been read yet, the last part first.
+    parts: list[bytes] = []
+    while start and end - start < _MOST_BYTES:
+        size = min(_CHUNK_BYTES, start)
+        at = start
+        start -= size
+        lines.seek(start)
+        first, *others = lines.read(size).split(b"\n")
+        for part in reversed(others):
+            at -= len(part)
+            yield at, b"".join(reversed([*parts, part]))
+            parts = []
+            at -= 1
+        parts.append(first)
+    if not start:
+        yield 0, b"".join(reversed(parts))
+
+
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
     """Return the last n reports in the content of a file, the newest last."""
     found: list[dict[str, Any]] = []
@@ -170,23 +202,27 @@ def add_error_to_remembered(write_id: str, error: str) -> None:
 def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
     """Set the error in the last report of a write, unless that report says the write is complete.
 
+    If the report is not in the last `_MOST_BYTES` of the file, change nothing.
+
     lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
     truncated, and BlockingIOError if another process keeps the file locked.
     """
     with _locked(lines):
-        content = lines.read()
-        found = content.rfind(write_id.encode())
-        if found < 0:
+        size = lines.seek(0, os.SEEK_END)
+        found = (each for each in _lines_from_end(lines, size) if write_id.encode() in each[1])
+        start, line = next(found, (size, b""))
+        if not line:
             return
-        start = content.rfind(b"\n", 0, found) + 1
-        end = content.find(b"\n", found)
-        report = json.loads(content[start:end])
+        report = json.loads(line)
         if report["write_id"] != write_id or report["complete"]:
             return
+        end = start + len(line)
+        lines.seek(end)
+        after = lines.read(size - end)
         # A process may have appended a line without the lock. Do not write, or that line is lost.
-        if os.fstat(lines.fileno()).st_size == len(content):
+        if os.fstat(lines.fileno()).st_size == size:
             lines.seek(start)
-            lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+            lines.write(json.dumps(report | {"error": error}).encode() + after)
             lines.truncate()
 
 
@@ -204,48 +240,57 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
             "on the server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)
-    return newest_reports(_content(), n)
+    with _remembered() as lines:
+        return newest_reports(lines.read(), n)
 
 
 def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
     """Return the reports of one micro-batch of a query, except those from before `since`.
 
-    since: a time in UTC. It is compared as a string with the report field `committed_at`.
+    since: a time in UTC. It is compared as a string with the report field `committed_at`. If it is
+    not later than the start of the micro-batch, no report of the micro-batch is missing.
     """
-    return [
-        report
-        for report in _reports_with(query_id)
-        if report["query_id"] == query_id
-        and report["batch_id"] == batch_id
-        and report["committed_at"] >= since
-    ]
+    found = []
+    with _remembered() as lines:
+        for report in _reports_from_end(lines, query_id):
+            # The micro-batches of a query do not overlap. So all earlier lines are of earlier ones.
+            if report["committed_at"] < since:
+                break
+            if report["batch_id"] == batch_id:
+                found.append(report)
+    return found[::-1]
 
 
 def newest_report_of(
     query_id: str, matches: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any] | None:
     """Return the newest report of a query for which `matches` returns True, or None."""
-    found = reversed(_reports_with(query_id))
-    return next((r for r in found if r["query_id"] == query_id and matches(r)), None)
+    with _remembered() as lines:
+        return next((r for r in _reports_from_end(lines, query_id) if matches(r)), None)
 
 
-def _reports_with(text: str) -> list[dict[str, Any]]:
-    """Return the application's reports whose lines contain a string, the newest last."""
-    lines = _content().splitlines()
-    found = b"\n".join(line for line in lines if text.encode() in line)
-    return newest_reports(found, len(lines))
+def _reports_from_end(lines: BinaryIO, query_id: str) -> Iterator[dict[str, Any]]:
+    """Generate the reports of a query, the newest first. Parse no report of another query."""
+    for _, line in _lines_from_end(lines, lines.seek(0, os.SEEK_END)):
+        if query_id.encode() in line:
+            for report in newest_reports(line, 1):
+                if report["query_id"] == query_id:
+                    yield report
 
 
-def _content() -> bytes:
+@contextmanager
+def _remembered() -> Iterator[BinaryIO]:
+    """Context manager: the application's file, open for reading. It is empty if there is none."""
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
-        return b""
+        yield io.BytesIO()
+        return
     # The lock is not needed, because readers skip an incomplete line.
     with (
         (folder / _NAME).open("rb") as lines,
         _locked(lines, fcntl.LOCK_SH, is_needed=False),
     ):
-        return lines.read()
+        yield lines
 
 
 def _drop_older_half(lines: BinaryIO) -> None:

@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.committing.report_files import newest_report_of, reports_of
 from spark_kafka_sink.spark.driver.hooks.failed_writes import cause_of
 from spark_kafka_sink.spark.driver.hooks.queries import report_file_of
+from spark_kafka_sink.spark.driver.hooks.worker_failures import sentence_of_sink
 from spark_kafka_sink.spark.report import counted
 from spark_kafka_sink.spark.session import driver_folder, is_connect
 
@@ -118,13 +119,16 @@ class FailedQueryRecord:
 class _Run:
     """What the listener knows about a run of a query.
 
-    batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query writes
-    to a different sink.
+    batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query is known
+    to write to a different sink. is_ours: whether it is known to write to this sink. report: the
+    last report of a micro-batch that was written. The application's file may no longer contain it.
     """
 
     name: str | None = None
     batch_id: int | None = None
     is_elsewhere: bool = False
+    is_ours: bool = False
+    report: dict[str, Any] | None = None
 
 
 class KafkaStreamListener(StreamingQueryListener):
@@ -194,12 +198,11 @@ class KafkaStreamListener(StreamingQueryListener):
             return
         # Spark's timestamp is the start of the micro-batch, for example 2026-01-31T12:00:00.000Z.
         since = progress.timestamp.removesuffix("Z")
-        reports = [
-            report
-            for report in reports_of(str(progress.id), progress.batchId, since)
-            if _is_written(report)
-        ]
+        found = reports_of(str(progress.id), progress.batchId, since)
+        run.is_ours = run.is_ours or bool(found)
+        reports = [report for report in found if _is_written(report)]
         if reports:
+            run.report = reports[-1]
             self._hand_on(MicroBatchRecord(progress=progress, reports=reports, where=None))
 
     def _has_reports(self) -> bool:
@@ -213,12 +216,14 @@ class KafkaStreamListener(StreamingQueryListener):
             return
         is_here = self._has_reports()
         query_id = str(event.id)
-        has_written = run.batch_id is not None
-        if is_here and has_written and newest_report_of(query_id, lambda _: True) is None:
+        if is_here and run.batch_id is not None and not run.is_ours:
             # Spark's description does not distinguish this sink from other Python data sources and
-            # foreachBatch functions. There is no report, so the query wrote to one of the others.
-            return
-        report = newest_report_of(query_id, _is_written) if is_here else None
+            # foreachBatch functions. If nothing shows that the query wrote to this sink, it wrote
+            # to one of the others.
+            has_report = newest_report_of(query_id, lambda _: True) is not None
+            if not has_report and sentence_of_sink(event.exception) is None:
+                return
+        report = (newest_report_of(query_id, _is_written) or run.report) if is_here else None
         self._hand_on_failure(
             FailedQueryRecord(
                 id=event.id,

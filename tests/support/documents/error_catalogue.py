@@ -122,8 +122,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set a different topic, or a folder that every executor can write to.",
             places=(
                 "spark/on_error.py:_topic",
-                "spark/on_error.py:_path",
                 "spark/local_path.py:local_path",
+                "spark/local_path.py:absolute_path",
                 "spark/planning/preflight.py:make_dead_letter_path",
                 "spark/planning/preflight.py:check_dead_letter_topic",
                 "spark/tasks/dead_letters.py:DeadLetterFile._naming_the_folder",
@@ -139,14 +139,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A report that cannot be written or read",
             (
-                "`reportPath` is not a file on the driver, or `last_reports` was called over Spark "
-                "Connect."
+                "`reportPath` is not an absolute path of a file on the driver, or `last_reports` "
+                "was called over Spark Connect."
             ),
             (
                 "Set `reportPath` to a file in a folder that exists on the driver, and read that "
                 "file."
             ),
             places=(
+                "spark/local_path.py:absolute_path",
                 "spark/planning/preflight.py:check_report_path",
                 "spark/committing/report_files.py:last_reports",
             ),

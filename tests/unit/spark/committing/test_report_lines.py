@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 from pathlib import Path
@@ -21,6 +22,7 @@ from spark_kafka_sink.spark.committing.report_files import (
     newest_reports,
     open_to_append,
     remember,
+    reports_of,
 )
 
 
@@ -45,6 +47,57 @@ def test_a_line_that_was_broken_off_is_passed_over(broken: bytes, tmp_path: Path
     assert len(written.splitlines()) == 4
 
 
+def of_query(query: str, batch_id: int, second: int, rows: int = 1) -> dict[str, Any]:
+    """Return the fields of a report by which it is found."""
+    at = f"2026-01-31T12:00:{second:02}.000+00:00"
+    return {"query_id": query, "batch_id": batch_id, "committed_at": at, "rows": rows}
+
+
+@pytest.fixture
+def parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The reports that were parsed; the driver's folder is a temporary folder."""
+    monkeypatch.setattr(report_files, "driver_folder", lambda: tmp_path)
+    reports: list[Any] = []
+    loads = json.loads
+
+    def recording(text: bytes) -> object:
+        reports.append(loads(text))
+        return reports[-1]
+
+    monkeypatch.setattr(json, "loads", recording)
+    return reports
+
+
+def test_a_search_parses_only_the_newest_reports_of_its_query(parsed: list[Any]) -> None:
+    for batch_id in range(20):
+        remember(of_query("busy", batch_id, batch_id))
+        remember(of_query("other", batch_id, batch_id))
+    found = reports_of("busy", 18, "2026-01-31T12:00:17.500")
+    assert found == [of_query("busy", 18, 18)]
+    assert newest_report_of("other", lambda _: True) == of_query("other", 19, 19)
+    assert newest_report_of("third", lambda _: True) is None
+    expected = [("busy", 19), ("busy", 18), ("busy", 17), ("other", 19)]
+    assert [(each["query_id"], each["batch_id"]) for each in parsed] == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
+@pytest.mark.usefixtures("parsed")
+def test_reports_are_found_whatever_part_of_the_file_is_read_at_once(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_files, "_CHUNK_BYTES", chunk)
+    assert reports_of("q", 7, "2026") == []
+    reports = [of_query("q", 7, second, rows) for second, rows in ((3, 1), (4, 2), (5, 3))]
+    for report in (of_query("q", 6, 1), *reports, of_query("p", 7, 6)):
+        remember(report)
+    with (tmp_path / ".pykafka-reports.jsonl").open("ab") as lines:
+        lines.write(b'{"query_id": "q", "batch_id": 7')
+    remember(of_query("p", 8, 7))
+    assert reports_of("q", 7, "2026-01-31T12:00:02.000") == reports
+    assert reports_of("q", 6, "2026") == [of_query("q", 6, 1)], "the first line of the file"
+    assert newest_report_of("q", lambda report: report["rows"] == 2) == reports[1]
+
+
 def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
@@ -55,6 +108,69 @@ def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     append(path, {"rows": 2})
     assert newest_reports(os.read(reader, 1000), 2) == [{"rows": 1}, {"rows": 2}]
     os.close(reader)
+
+
+class CountingFile(io.BufferedRandom):
+    """A file that counts the bytes that are read."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read, and count the bytes."""
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+def add_error(path: Path, write_id: str) -> int:
+    """Add an error to a report, and return how many bytes of the file were read."""
+    with CountingFile(io.FileIO(path, "r+")) as lines:
+        add_error_to_line(lines, write_id, "boom")
+        return lines.count
+
+
+def append_after_hole(path: Path, size: int, *reports: dict[str, Any]) -> None:
+    """Make the file larger by some bytes that use no disk, and append reports."""
+    os.truncate(path, path.stat().st_size + size)
+    with path.open("ab") as lines:
+        lines.write(b"\n")
+    for report in reports:
+        append(path, report)
+
+
+def test_an_error_is_added_at_the_end_of_a_large_file_without_reading_all_of_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lines"
+    first, failed, other = ({"write_id": f"id-{each}", "complete": False} for each in "abc")
+    append(path, first)
+    append_after_hole(path, 100 * 1024 * 1024, failed, other)
+    size = path.stat().st_size
+    assert add_error(path, "id-b") < 4 * 1024 * 1024
+    with path.open("rb") as lines:
+        assert json.loads(lines.readline()) == first
+        lines.seek(size - 1000)
+        assert newest_reports(lines.read(), 2) == [failed | {"error": "boom"}, other]
+    assert path.stat().st_size == size + len(', "error": "boom"')
+
+
+def test_a_report_far_before_the_end_of_a_file_gets_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    failed, other = ({"write_id": f"id-{each}", "complete": False} for each in "ab")
+    append(path, failed)
+    append_after_hole(path, 30_000, other)
+    before = path.read_bytes()
+    monkeypatch.setattr(report_files, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(report_files, "_MOST_BYTES", 20_000)
+    assert add_error(path, "id-a") < 30_000
+    assert path.read_bytes() == before
+    monkeypatch.setattr(report_files, "_MOST_BYTES", 40_000)
+    add_error(path, "id-a")
+    with path.open("rb") as lines:
+        assert json.loads(lines.readline()) == failed | {"error": "boom"}
+        assert lines.read() == before[len(json.dumps(failed)) + 1 :]
 
 
 def test_a_report_that_is_appended_while_an_error_is_added_stays(

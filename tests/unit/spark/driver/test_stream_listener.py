@@ -46,6 +46,8 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 {NO_TOPIC}
 \t... 1 more
 """
+# The exception of a query whose failure does not name this sink.
+FOREIGN = "[BROKEN] one\n two\n\tat org.apache"
 PYTHON_SINK = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
 
@@ -275,14 +277,54 @@ def test_a_query_that_ends_well_or_goes_elsewhere_has_no_record_of_its_end() -> 
     listener.onQueryTerminated(failed(SECOND))
     for sink in (PYTHON_SINK, "ForeachBatchSink"):
         listener.onQueryProgress(progress_of(SECOND, 7, sink))
-        listener.onQueryTerminated(failed(SECOND))
+        listener.onQueryTerminated(failed(SECOND, FOREIGN))
     assert records == []
     listener.onQueryTerminated(failed(SECOND))
     assert [record.id for record in records] == [SECOND], "nothing is known of this run"
     listener.onQueryProgress(progress_of(SECOND, 7))
     abort(SECOND, 8)
-    listener.onQueryTerminated(failed(SECOND))
+    listener.onQueryTerminated(failed(SECOND, FOREIGN))
     assert len(records) == 2, "the sink has a report of the query, though it wrote no micro-batch"
+
+
+def push_out(folder: Path, query: UUID, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit micro-batches of a query until the file contains only reports of this query."""
+    monkeypatch.setattr(report_files, "_FULL_BYTES", 2000)
+    file = folder / ".pykafka-reports.jsonl"
+    for batch_id in range(20):
+        commit(query, batch_id, 1)
+    assert all(str(query) in line for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("error", [FOREIGN, FAILURE])
+def test_a_query_that_fails_has_a_record_even_if_a_busy_one_has_pushed_out_its_reports(
+    error: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[FailedQueryRecord] = []
+    listener = KafkaStreamListener(lambda _: None, records.append)
+    listener.onQueryStarted(started(FIRST, "flights"))
+    commit(FIRST, 7, 5)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    commit(FIRST, 8, 0)
+    listener.onQueryProgress(progress_of(FIRST, 8, rows=0))
+    push_out(folder, SECOND, monkeypatch)
+    listener.onQueryTerminated(failed(FIRST, error))
+    (record,) = records
+    assert (record.id, record.name, record.batch_id) == (FIRST, "flights", 7)
+    assert record.report is not None
+    assert record.report["rows"] == 5
+
+
+def test_a_query_whose_error_names_the_sink_has_a_record_without_a_report(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[FailedQueryRecord] = []
+    listener = KafkaStreamListener(lambda _: None, records.append)
+    commit(FIRST, 7, 5)
+    push_out(folder, SECOND, monkeypatch)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    listener.onQueryTerminated(failed(FIRST))
+    assert [(each.batch_id, each.report, each.error) for each in records] == [(7, None, NO_TOPIC)]
 
 
 @pytest.mark.usefixtures("folder")
@@ -291,7 +333,7 @@ def test_a_query_that_fails_is_printed_as_one_line(capsys: pytest.CaptureFixture
     listener.onQueryStarted(started(FIRST, "flights"))
     listener.onQueryTerminated(failed(FIRST))
     commit(SECOND, 8, 1)
-    listener.onQueryTerminated(failed(SECOND, "[BROKEN] one\n two\n\tat org.apache"))
+    listener.onQueryTerminated(failed(SECOND, FOREIGN))
     first, second = capsys.readouterr().err.splitlines()
     assert first == (
         f"pykafka: query flights (id {FIRST}, run {RUNS[FIRST]}) failed before it wrote a "
