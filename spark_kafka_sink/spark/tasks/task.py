@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
@@ -196,10 +197,15 @@ class _WaitingBatches:
             self._changed.wait()
 
     def watch(self) -> None:
-        """If needed, start the thread that appends batches in time and calls `settle`."""
+        """If needed, start the thread that appends batches in time and calls `settle`.
+
+        The thread runs user code, so it gets the task's context variables. They contain the current
+        span of OpenTelemetry, and the names of options for error messages.
+        """
         if self._thread is None and (self._batches or self._settle is not None):
             self._thread = threading.Thread(
-                target=as_options_are_named_here(self._append_in_time),
+                target=copy_context().run,
+                args=(self._append_in_time,),
                 name="pykafka-linger",
                 daemon=True,
             )
