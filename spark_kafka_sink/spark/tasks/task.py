@@ -25,7 +25,7 @@ from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import (
-    PartitionReport,
+    PartitionCounts,
     SinkCommitMessage,
     SkippedMessage,
     TaskReport,
@@ -371,19 +371,16 @@ def _write(
             throttle_ms = producer.throttle_time_ms - throttle_ms
             attempt_transaction = None if transaction is None else transaction.end()
             bad_rows = task_rows.finish()
-    partitions = [
-        PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))
-        for tp, delivery in delivered.items()
-    ]
     dead_letter_topic = options.bad_rows.topic
     expected = rows + (bad_rows.rows if dead_letter_topic else 0)
-    acknowledged = sum(partition.records for partition in partitions)
+    acknowledged = sum(each.records for each in delivered.values())
     if acknowledged != expected:
         message = (
             f"the task had {expected} rows, but {acknowledged} were acknowledged; this is a bug"
         )
         raise KafkaException(message)
-    bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
+    dead_letters = {tp: each for tp, each in delivered.items() if tp.topic == dead_letter_topic}
+    written = {tp: each for tp, each in delivered.items() if tp.topic != dead_letter_topic}
     return SinkCommitMessage(
         report=TaskReport(
             task=task,
@@ -396,7 +393,8 @@ def _write(
         throttle_ms=throttle_ms,
         bad_rows=bad_rows,
         expired_rows=task_rows.expired_rows.report(),
-        partitions=[p for p in partitions if p.topic != dead_letter_topic],
+        partitions=PartitionCounts.of(written),
+        dead_letters=PartitionCounts.of(dead_letters),
         query_id=None if context is None else context.getLocalProperty(QUERY_ID),
         trace=options.trace,
         transaction=attempt_transaction,

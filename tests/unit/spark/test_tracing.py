@@ -41,6 +41,7 @@ print(pickle.dumps(begin_job(sys.argv[1], sys.argv[2] or None)).hex())
 TASK = """
 import pickle, sys, time
 from opentelemetry import trace
+from support.pure.partition_counts import counts_of
 from spark_kafka_sink.spark.report import *
 from spark_kafka_sink.spark.tracing import task_span
 
@@ -48,7 +49,7 @@ part = PartitionReport(topic="t", partition=0, records=5, bytes=50, batches=1,
     compressed_bytes=20, retries=2, first_offset=0, last_offset=4)
 message = SinkCommitMessage(report=TaskReport(task=3, attempt=1, host="h", rows=5, seconds=1.0),
     started_at=0.0, throttle_ms=7, bad_rows=BadRowsReport(on_error="fail"), expired_rows=[],
-    partitions=[part])
+    partitions=counts_of(part), dead_letters=counts_of())
 job = pickle.loads(bytes.fromhex(sys.argv[1]))
 with task_span(job, 3, 1) as span:
     with trace.get_tracer("user").start_as_current_span("of the user"):
