@@ -6,16 +6,22 @@ locations of rows. It contains contents of rows only if the error of a failed wr
 
 from __future__ import annotations
 
+import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate, chain, repeat
+from operator import add, attrgetter, sub
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+    from spark_kafka_sink.model import TopicPartition
+    from spark_kafka_sink.producer.completion import PartitionDelivery
     from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 # How many of the first bad rows are described, in each task and in the report.
@@ -24,6 +30,12 @@ SAMPLES: Final = 10
 # The option with the id that the user's process gives to a job, so that it can find the report.
 WRITE_ID_OPTION: Final = "pykafka.write.id"
 _TOPICS_NAMED: Final = 10
+# The last seven columns of PartitionCounts, the number of all columns, and the size of a value.
+_COUNTS: Final = attrgetter(
+    *("records", "bytes", "batches", "compressed_bytes", "retries", "first_offset", "last_offset")
+)
+_COLUMNS: Final = 8
+_VALUE_BYTES: Final = 8
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -31,13 +43,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-@dataclass(kw_only=True)
+@dataclass
 class PartitionReport:
     """The rows that a write sent to one Kafka partition. With acks=0, the offsets are -1.
 
-    Records of other producers may lie between first_offset and last_offset. The class has no slots,
-    so that `vars` returns its fields. `vars` is used because asdict takes 8 µs for each object, and
-    a job may have thousands of them.
+    Records of other producers may lie between first_offset and last_offset. The order of the fields
+    is that of the columns in `PartitionCounts`. The class has no slots, so that `vars` returns its
+    fields. `vars` is used because asdict takes 8 µs for each object, and a job may have thousands
+    of them.
     """
 
     topic: str
@@ -50,27 +63,87 @@ class PartitionReport:
     first_offset: int
     last_offset: int
 
-    def add(self, other: PartitionReport) -> None:
-        """Add the rows that a second task wrote to the same partition."""
-        self.records += other.records
-        self.bytes += other.bytes
-        self.batches += other.batches
-        self.compressed_bytes += other.compressed_bytes
-        self.retries += other.retries
-        offsets = [o for o in (self.first_offset, other.first_offset) if o >= 0]
-        self.first_offset = min(offsets, default=-1)
-        self.last_offset = max(self.last_offset, other.last_offset)
+    def add(
+        self,
+        records: int,
+        size: int,
+        batches: int,
+        compressed_bytes: int,
+        retries: int,
+        first_offset: int,
+        last_offset: int,
+    ) -> None:
+        """Add the rows that another task wrote to the same partition. size: their bytes."""
+        self.records += records
+        self.bytes += size
+        self.batches += batches
+        self.compressed_bytes += compressed_bytes
+        self.retries += retries
+        if first_offset >= 0 and (self.first_offset < 0 or first_offset < self.first_offset):
+            self.first_offset = first_offset
+        self.last_offset = max(self.last_offset, last_offset)
 
 
-def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
+class PartitionCounts(NamedTuple):
+    """The rows that a task wrote, by partition. There is no object for each partition.
+
+    A large job has millions of pairs of a task and a partition. Their counts are in the commit
+    messages, which must fit into spark.driver.maxResultSize and into the process that commits.
+
+    topics: the name of each topic and the number of its written partitions, sorted by name.
+    packed: eight columns of int64, one after another, compressed by zlib. Each column has a value
+    for each partition, sorted by topic and partition. The columns are the fields of
+    `PartitionReport` from partition to last_offset. A partition is stored as the difference to the
+    partition before it, and a last_offset as the difference to its first_offset. The first bytes of
+    all values come first, then all second bytes, and so on: so zlib finds long runs of zeros.
+    """
+
+    topics: tuple[tuple[str, int], ...] = ()
+    packed: bytes = b""
+
+    @classmethod
+    def of(cls, delivered: Mapping[TopicPartition, PartitionDelivery]) -> Self:
+        """Return the counts of what a task has delivered."""
+        if not delivered:
+            return cls()
+        rows = sorted((*key, *_COUNTS(each)) for key, each in delivered.items())
+        topics, numbers, *counts, first, last = zip(*rows, strict=True)
+        steps = map(sub, numbers, (0, *numbers))
+        columns = ([*steps], *counts, first, [*map(sub, last, first)])
+        values = b"".join([array("q", column).tobytes() for column in columns])
+        by_byte = b"".join([values[byte::_VALUE_BYTES] for byte in range(_VALUE_BYTES)])
+        return cls(tuple(Counter(topics).items()), zlib.compress(by_byte, level=1))
+
+    def rows(self) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
+        """Yield the topic and the number of each partition, and the arguments of `add`."""
+        if not self.topics:
+            return
+        by_byte = zlib.decompress(self.packed)
+        size = len(by_byte) // _VALUE_BYTES
+        values = bytearray(len(by_byte))
+        for byte in range(_VALUE_BYTES):
+            values[byte::_VALUE_BYTES] = by_byte[byte * size : (byte + 1) * size]
+        every = array("q", bytes(values))
+        height = size // _COLUMNS
+        numbers, *counts, first, to_last = (
+            every[start : start + height] for start in range(0, size, height)
+        )
+        topics = chain.from_iterable(repeat(topic, count) for topic, count in self.topics)
+        last = map(add, first, to_last)
+        keys = zip(topics, accumulate(numbers), strict=True)
+        yield from zip(keys, zip(*counts, first, last, strict=True), strict=True)
+
+
+def merged(parts: Iterable[PartitionCounts]) -> list[PartitionReport]:
     """Return one report for each partition: the sum of its parts. Sort by topic and partition."""
     found: dict[tuple[str, int], PartitionReport] = {}
     for part in parts:
-        known = found.get((part.topic, part.partition))
-        if known is None:
-            found[part.topic, part.partition] = PartitionReport(**vars(part))
-        else:
-            known.add(part)
+        for key, counts in part.rows():
+            known = found.get(key)
+            if known is None:
+                found[key] = PartitionReport(*key, *counts)
+            else:
+                known.add(*counts)
     return [found[key] for key in sorted(found)]
 
 
@@ -101,7 +174,8 @@ class BadRowsReport:
 
     dead_letters: the topic or the folder to which the bad rows were written, None if they were
     skipped. files: the paths of the files in the dead letter folder. partitions: the partitions of
-    the dead letter topic that contain bad rows of this write.
+    the dead letter topic that contain bad rows of this write. It is empty in the report of a task:
+    its commit message contains the counts of these partitions.
     """
 
     on_error: str
@@ -113,8 +187,13 @@ class BadRowsReport:
     samples: list[BadRowSample] = field(default_factory=list)
 
     @classmethod
-    def of(cls, parts: list[BadRowsReport]) -> BadRowsReport:
-        """Return the sum of the reports of tasks. There must be at least one report."""
+    def of(
+        cls, parts: list[BadRowsReport], dead_letters: Iterable[PartitionCounts]
+    ) -> BadRowsReport:
+        """Return the sum of the reports of tasks. There must be at least one report.
+
+        dead_letters: the rows that the tasks wrote to the dead letter topic.
+        """
         reasons: Counter[str] = Counter()
         for part in parts:
             reasons.update(part.reasons)
@@ -124,7 +203,7 @@ class BadRowsReport:
             reasons=dict(sorted(reasons.items())),
             dead_letters=parts[0].dead_letters,
             files=[name for part in parts for name in part.files],
-            partitions=merged(p for part in parts for p in part.partitions),
+            partitions=merged(dead_letters),
             samples=[sample for part in parts for sample in part.samples][:SAMPLES],
         )
 
@@ -365,11 +444,11 @@ class JobTrace:
 class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task: the rows that it wrote.
 
-    started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
-    the written partitions, without bad rows. trace: the span of the job, None without
-    openTelemetry. transaction: what the task wrote in its transaction, None for at-least-once
-    writes. plan, micro_batch: set only for a micro-batch that is written exactly once. Its commit
-    gets them only from these messages.
+    started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the
+    written rows, without bad rows. dead_letters: the rows in the dead letter topic. trace: the span
+    of the job, None without openTelemetry. transaction: what the task wrote in its transaction,
+    None for at-least-once writes. plan, micro_batch: set only for a micro-batch that is written
+    exactly once. Its commit gets them only from these messages.
     """
 
     report: TaskReport
@@ -377,7 +456,8 @@ class SinkCommitMessage(WriterCommitMessage):
     throttle_ms: int
     bad_rows: BadRowsReport
     expired_rows: list[ExpiredRowsReport]
-    partitions: list[PartitionReport]
+    partitions: PartitionCounts
+    dead_letters: PartitionCounts
     query_id: str | None = None
     trace: JobTrace | None = None
     transaction: AttemptTransaction | None = None

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.spark.report import CommitReport, JobTrace, SinkCommitMessage
+from spark_kafka_sink.spark.report import CommitReport, JobTrace, SinkCommitMessage, merged
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -194,18 +194,17 @@ class TaskSpan:
         """Add the counts of a task that has succeeded."""
         if self._span is None:
             return
-        topics = {partition.topic for partition in message.partitions}
+        partitions = merged([message.partitions])
+        topics = {partition.topic for partition in partitions}
         self._span.set_attributes(
             {
                 **_destination(topics, self._job),
                 "messaging.batch.message_count": message.report.rows,
                 "pykafka.rows": message.report.rows,
                 "pykafka.bad_rows": message.bad_rows.rows,
-                "pykafka.bytes": sum(each.bytes for each in message.partitions),
-                "pykafka.compressed_bytes": sum(
-                    each.compressed_bytes for each in message.partitions
-                ),
-                "pykafka.retries": sum(each.retries for each in message.partitions),
+                "pykafka.bytes": sum(each.bytes for each in partitions),
+                "pykafka.compressed_bytes": sum(each.compressed_bytes for each in partitions),
+                "pykafka.retries": sum(each.retries for each in partitions),
                 "pykafka.throttle_ms": message.throttle_ms,
             }
         )

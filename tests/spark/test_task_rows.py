@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import ConfigException, DataException, KafkaExcepti
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.preflight import check_dead_letter_topic
-from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.report import SinkCommitMessage, merged
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -152,7 +152,8 @@ def test_tasks_of_one_row_each_fill_a_partition_each(monkeypatch: pytest.MonkeyP
         )
         of_task = SimpleNamespace(get=lambda: context)
         monkeypatch.setattr("spark_kafka_sink.spark.tasks.task.TaskContext", of_task)
-        (written,) = write_task(given, iter([pa.record_batch({"value": ["v"]})])).partitions
+        message = write_task(given, iter([pa.record_batch({"value": ["v"]})]))
+        (written,) = merged([message.partitions])
         return written.partition
 
     with MockCluster() as cluster:

@@ -107,7 +107,12 @@ def _report(
     compression: str,
     write_id: str | None,
 ) -> CommitReport:
-    partitions = merged(p for message in reported for p in message.partitions)
+    partitions = merged(message.partitions for message in reported)
+    bad_rows = (
+        BadRowsReport.of([m.bad_rows for m in reported], (m.dead_letters for m in reported))
+        if reported
+        else None
+    )
     now = time.time()
     tasks = [message.report for message in reported]
     return CommitReport(
@@ -128,7 +133,7 @@ def _report(
         retries=sum(p.retries for p in partitions),
         throttle_ms=sum(message.throttle_ms for message in reported),
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
-        bad_rows=BadRowsReport.of([m.bad_rows for m in reported]) if reported else None,
+        bad_rows=bad_rows,
         expired_rows=ExpiredRowsReport.of(part for m in reported for part in m.expired_rows),
         exactly_once=exactly_once,
         partitions=partitions,

@@ -43,7 +43,7 @@ class ExpiredRows:
         self._retention_ms: dict[str, int | None] = {} if topic is None else {topic: retention_ms}
         self._look = look
         self._clock = clock
-        self._found: list[ExpiredRowsReport] = []
+        self._found: dict[str, ExpiredRowsReport] = {}
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Count the expired rows in a batch that has a timestamp column.
@@ -104,11 +104,14 @@ class ExpiredRows:
             oldest_timestamp_ms=oldest_ms,
             retention_ms=self._retention_ms[topic] or 0,
         )
-        self._found = ExpiredRowsReport.of([*self._found, found])
+        known = self._found.get(topic)
+        if known is not None:
+            (found,) = ExpiredRowsReport.of([known, found])
+        self._found[topic] = found
 
     def report(self) -> list[ExpiredRowsReport]:
         """Return the counts of expired rows, by topic."""
-        return self._found
+        return [self._found[topic] for topic in sorted(self._found)]
 
 
 def _is_old(times: pa.Array, limits: pa.Array | int | None) -> pa.Array:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -19,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import (
-    PartitionReport,
+    PartitionCounts,
     SinkCommitMessage,
     SkippedMessage,
     TaskReport,
@@ -196,10 +197,15 @@ class _WaitingBatches:
             self._changed.wait()
 
     def watch(self) -> None:
-        """If needed, start the thread that appends batches in time and calls `settle`."""
+        """If needed, start the thread that appends batches in time and calls `settle`.
+
+        The thread runs user code, so it gets the task's context variables. They contain the current
+        span of OpenTelemetry, and the names of options for error messages.
+        """
         if self._thread is None and (self._batches or self._settle is not None):
             self._thread = threading.Thread(
-                target=as_options_are_named_here(self._append_in_time),
+                target=copy_context().run,
+                args=(self._append_in_time,),
                 name="pykafka-linger",
                 daemon=True,
             )
@@ -365,19 +371,16 @@ def _write(
             throttle_ms = producer.throttle_time_ms - throttle_ms
             attempt_transaction = None if transaction is None else transaction.end()
             bad_rows = task_rows.finish()
-    partitions = [
-        PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))
-        for tp, delivery in delivered.items()
-    ]
     dead_letter_topic = options.bad_rows.topic
     expected = rows + (bad_rows.rows if dead_letter_topic else 0)
-    acknowledged = sum(partition.records for partition in partitions)
+    acknowledged = sum(each.records for each in delivered.values())
     if acknowledged != expected:
         message = (
             f"the task had {expected} rows, but {acknowledged} were acknowledged; this is a bug"
         )
         raise KafkaException(message)
-    bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
+    dead_letters = {tp: each for tp, each in delivered.items() if tp.topic == dead_letter_topic}
+    written = {tp: each for tp, each in delivered.items() if tp.topic != dead_letter_topic}
     return SinkCommitMessage(
         report=TaskReport(
             task=task,
@@ -390,7 +393,8 @@ def _write(
         throttle_ms=throttle_ms,
         bad_rows=bad_rows,
         expired_rows=task_rows.expired_rows.report(),
-        partitions=[p for p in partitions if p.topic != dead_letter_topic],
+        partitions=PartitionCounts.of(written),
+        dead_letters=PartitionCounts.of(dead_letters),
         query_id=None if context is None else context.getLocalProperty(QUERY_ID),
         trace=options.trace,
         transaction=attempt_transaction,

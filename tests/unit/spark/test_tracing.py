@@ -41,6 +41,7 @@ print(pickle.dumps(begin_job(sys.argv[1], sys.argv[2] or None)).hex())
 TASK = """
 import pickle, sys, time
 from opentelemetry import trace
+from support.pure.partition_counts import counts_of
 from spark_kafka_sink.spark.report import *
 from spark_kafka_sink.spark.tracing import task_span
 
@@ -48,7 +49,7 @@ part = PartitionReport(topic="t", partition=0, records=5, bytes=50, batches=1,
     compressed_bytes=20, retries=2, first_offset=0, last_offset=4)
 message = SinkCommitMessage(report=TaskReport(task=3, attempt=1, host="h", rows=5, seconds=1.0),
     started_at=0.0, throttle_ms=7, bad_rows=BadRowsReport(on_error="fail"), expired_rows=[],
-    partitions=[part])
+    partitions=counts_of(part), dead_letters=counts_of())
 job = pickle.loads(bytes.fromhex(sys.argv[1]))
 with task_span(job, 3, 1) as span:
     with trace.get_tracer("user").start_as_current_span("of the user"):
@@ -127,6 +128,41 @@ def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpRe
     assert (failed.attributes["pykafka.unreported_tasks"], failed.is_error) == (1, True)
     assert (written.is_error, broken.is_error) == (False, True)
     assert complete.duration_ns > written.duration_ns, "a job lasts from its plan to its commit"
+
+
+# The source is slow, so another thread appends the rows in time, and runs the user's partitioner.
+SLOW = """
+import pickle, sys, threading
+import pyarrow as pa
+from opentelemetry import trace
+from spark_kafka_sink.spark.tasks.task import append_coalesced
+from spark_kafka_sink.spark.tracing import task_span
+
+is_appended = threading.Event()
+
+def append(batch, since):
+    thread = threading.current_thread()
+    if thread is not threading.main_thread():
+        trace.get_tracer("user").start_span(thread.name).end()
+        is_appended.set()
+
+def slow_source():
+    while not is_appended.wait(0.1):
+        yield pa.record_batch({"value": [b"x"]})
+
+with task_span(pickle.loads(bytes.fromhex(sys.argv[1])), 0, 0):
+    append_coalesced(slow_source(), append, 8 << 20, 0.05)
+"""
+
+
+def test_user_code_has_the_span_of_the_task_while_the_source_is_slow(
+    receiver: OtlpReceiver,
+) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+    run(SLOW, run(PLAN, PARENT, "", **where), **where)
+    (task,) = receiver.named("pykafka task")
+    of_user = receiver.named("pykafka-linger")
+    assert {span.parent for span in of_user} == {task.span_id}
 
 
 # Spark plans, runs and aborts micro-batches: several streams at once, of which no task reports.

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from support.pure.partition_counts import counts_of
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.committing.job_commit import (
@@ -41,6 +42,7 @@ def message(
     task: int,
     *partitions: PartitionReport,
     bad_rows: BadRowsReport | None = None,
+    dead_letters: Sequence[PartitionReport] = (),
     expired_rows: Sequence[ExpiredRowsReport] = (),
     throttle_ms: int = 0,
     ago_s: float = 0.0,
@@ -55,7 +57,8 @@ def message(
         throttle_ms=throttle_ms,
         bad_rows=bad_rows or BadRowsReport(on_error="fail"),
         expired_rows=list(expired_rows),
-        partitions=list(partitions),
+        partitions=counts_of(*partitions),
+        dead_letters=counts_of(*dead_letters),
     )
 
 
@@ -125,7 +128,6 @@ def bad_rows(task: int, rows: int, reason: str) -> BadRowsReport:
         rows=rows,
         reasons={reason: rows},
         dead_letters="d",
-        partitions=[partition(0, rows, 10 * task)],
         samples=samples,
     )
 
@@ -135,7 +137,10 @@ def test_bad_rows_of_all_tasks_are_added_up_and_said(
 ) -> None:
     parts = [bad_rows(0, 7, "too_large"), bad_rows(1, 6, "null_topic"), bad_rows(2, 1, "too_large")]
     report = commit_report(
-        [message(i, bad_rows=part, throttle_ms=5) for i, part in enumerate(parts)]
+        [
+            message(i, bad_rows=part, dead_letters=[partition(0, part.rows, 10 * i)], throttle_ms=5)
+            for i, part in enumerate(parts)
+        ]
     )
     found = report.bad_rows
     assert found is not None

@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.report import (
     BadRowSample,
     BadRowsReport,
+    PartitionCounts,
     SinkCommitMessage,
     SkippedMessage,
     TaskReport,
@@ -61,7 +62,8 @@ def message(rows: int, *, is_stream: bool = True) -> SinkCommitMessage:
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
         expired_rows=[],
-        partitions=[],
+        partitions=PartitionCounts(),
+        dead_letters=PartitionCounts(),
         transaction=AttemptTransaction(None, PRODUCER, (partition,)) if rows else None,
         plan=PLAN if is_stream else None,
         micro_batch=MICRO_BATCH if is_stream else None,

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryProgress,
 )
+from support.pure.partition_counts import counts_of
 
 from spark_kafka_sink import FailedQueryRecord, KafkaStreamListener, MicroBatchRecord
 from spark_kafka_sink.errors import IllegalArgumentException
@@ -78,7 +79,8 @@ def message(query: UUID, rows: int, topic: str = "t") -> SinkCommitMessage:
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
         expired_rows=[],
-        partitions=[partition] if rows else [],
+        partitions=counts_of(partition) if rows else counts_of(),
+        dead_letters=counts_of(),
         query_id=str(query),
     )
 

@@ -47,7 +47,12 @@ from spark_kafka_sink.spark.planning.schema import (
     check_has_columns,
     warn_of_unsent_columns,
 )
-from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage, TaskReport
+from spark_kafka_sink.spark.report import (
+    BadRowsReport,
+    PartitionCounts,
+    SinkCommitMessage,
+    TaskReport,
+)
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter, MicroBatchWriter
 from spark_kafka_sink.wire.messages import METADATA
 
@@ -464,7 +469,8 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
         expired_rows=[],
-        partitions=[],
+        partitions=PartitionCounts(),
+        dead_letters=PartitionCounts(),
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
     assert "wrote 1 row " in capsys.readouterr().err

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+import pytest
 
 from spark_kafka_sink.spark.report import ExpiredRowsReport
+from spark_kafka_sink.spark.tasks import retention
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 
 HOUR_MS: Final = 3_600_000
@@ -60,6 +62,32 @@ def test_topics_of_a_column_have_their_own_count_and_each_is_asked_for_once() ->
             topic="hour", rows=4, oldest_timestamp_ms=NOW_MS - 5 * HOUR_MS, retention_ms=HOUR_MS
         ),
     ]
+
+
+def test_many_topics_cost_a_task_a_few_reports_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Counted(ExpiredRowsReport):
+        def __init__(
+            self, *, topic: str, rows: int, oldest_timestamp_ms: int, retention_ms: int
+        ) -> None:
+            made.append(topic)
+            super().__init__(
+                topic=topic,
+                rows=rows,
+                oldest_timestamp_ms=oldest_timestamp_ms,
+                retention_ms=retention_ms,
+            )
+
+    monkeypatch.setattr(retention, "ExpiredRowsReport", Counted)
+    topics = [f"t{number:03}" for number in range(1000)]
+    rows = ExpiredRows(None, None, lambda _: dict.fromkeys(topics, HOUR_MS), lambda: NOW_MS / 1000)
+    for age in (2, 3):
+        rows.count(batch(*((topic, age) for topic in reversed(topics))))
+    oldest_ms = NOW_MS - 3 * HOUR_MS
+    found = [(each.topic, each.rows, each.oldest_timestamp_ms) for each in rows.report()]
+    assert found == [(topic, 2, oldest_ms) for topic in topics]
+    assert len(made) <= 3 * len(topics)
 
 
 def test_seconds_are_counted_too() -> None:

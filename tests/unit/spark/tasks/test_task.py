@@ -11,6 +11,7 @@ from support.brokers.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.report import merged
 from spark_kafka_sink.spark.tasks import task, task_progress
 from spark_kafka_sink.spark.tasks.task_rows import TaskWaits
 from spark_kafka_sink.task_producer import DeliveryProgress, TaskProducer
@@ -89,6 +90,6 @@ def test_what_a_transaction_has_is_counted_until_the_task_ends(
     monkeypatch.setattr(task_progress, "printed_progress", keep)
     given = {"kafka.bootstrap.servers": broker.address, "topic": "t", "progress": "true"}
     message = task.write_task(sink_options(given), iter([ROWS]))
-    (partition,) = message.partitions
+    (partition,) = merged([message.partitions])
     assert (message.report.rows, partition.records, transactions[0].records) == (2, 2, 2)
     assert seen == [(2, partition.bytes)]
