@@ -53,7 +53,7 @@ _TOPIC_CONFIG: Final = {
 _KILLED_CONFIG: Final = _TOPIC_CONFIG | {"retention.bytes": str(22 << 20)}
 # The job of the exactly-once round is killed when the topic has so many of its 336,776 records.
 _KILLED_ROUND: Final = "exactly-once"
-_KILLED_AT: Final = 100_000
+_KILLED_AT: Final = 336_776 // 2
 _ARCHIVE: Final = "demo-{}.jsa"
 _POLL_S: Final = 0.05
 _READ_TIMEOUT_S: Final = 30.0

@@ -31,7 +31,7 @@ MOST_WORDS_OF_A_PAGE = 20
 MOST_BYTES = {
     "decisions.md": 28_500,
     "how-to/migrate.md": 6_000,
-    "explanation/performance.md": 3_072,
+    "explanation/performance.md": 3_000,
     "contributing/performance.md": 16_928,
 }
 PICTURE_BYTES = 100_000

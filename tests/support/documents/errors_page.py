@@ -117,7 +117,7 @@ def _advice(row: ErrorCode) -> str:
 _HEAD: Final = f"""\
 # Errors
 
-This page lists the errors that a user can cause, and at its end the
+This page lists the errors of the sink that a user can cause, and at its end the
 [warnings](#warnings-and-lines-on-stderr). Search for words of the message.
 `…` stands for a detail, such as the name of an option. In Spark, the names of the producer's
 options begin with `kafka.`.
