@@ -891,7 +891,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             "Convert the file with the command in the message, or set the password.",
             places=(
-                "network/ssl_options.py:_Stores.text",
+                "network/ssl_options.py:_store",
                 "auth/pem.py:store_kind",
                 "auth/pem.py:pem_blocks",
                 "auth/pem.py:_block",
@@ -936,7 +936,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "network/ssl_options.py:cipher_suites",
                 "network/ssl_options.py:_known",
-                "network/ssl_options.py:_read_settings",
+                "network/ssl_options.py:_settings",
                 "network/tls.py:_set_ciphers",
             ),
             tests=(
