@@ -23,13 +23,18 @@ _SERVICE: Final = "kafka-cluster"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _LIFE_S: Final = 900
 _UNRESERVED: Final = frozenset((string.ascii_letters + string.digits + "-_.~").encode())
-# For example b-1.name.abc123.c2.kafka.us-east-1.amazonaws.com or boot-abc.c1.kafka-serverless.…;
-# also .com.cn.
+_REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
+# The domains of AWS's partitions, as in botocore's endpoints.json.
+_DOMAINS: Final = (
+    "amazonaws.com", "amazonaws.com.cn", "amazonaws.eu", "c2s.ic.gov", "sc2s.sgov.gov",
+    "cloud.adc-e.uk", "csp.hci.ic.gov",
+)  # fmt: skip
+# For example b-1.name.abc123.c2.kafka.us-east-1.amazonaws.com or boot-abc.c1.kafka-serverless.….
 _BROKER: Final = re.compile(
-    r".*\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?\.?",
+    rf".*\.kafka(?:-serverless)?\.(?P<region>{_REGION.pattern})"
+    rf"\.(?:{'|'.join(map(re.escape, _DOMAINS))})\.?",
     re.IGNORECASE,
 )
-_REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException, install_extra
@@ -11,6 +12,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _LONGEST_CHAIN: Final = 20
+# How the type of a bag in a store begins, in DER. The last byte is 1 for a private key, 2 for an
+# encrypted private key, and 5 for a secret. A secret contains a type, too: Java uses type 2.
+_BAG_TYPE: Final = re.escape(b"\x06\x0b\x2a\x86\x48\x86\xf7\x0d\x01\x0c\x0a\x01")
+_BAG: Final = re.compile(
+    _BAG_TYPE + rb"(?:(?P<key>[\x01\x02])|\x05\xa0.{1,5}?\x30.{1,5}?" + _BAG_TYPE + rb"\x02)",
+    re.DOTALL,
+)
 
 
 def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
@@ -29,11 +37,19 @@ def truststore(content: bytes, password: str | None, origin: str, option: str) -
 def keystore(content: bytes, password: str | None, origin: str, option: str) -> str:
     """Return a store's private key and certificate chain as PEM, the client's certificate first.
 
-    Raise ConfigException if the store has no private key, or no certificate for that key.
+    Raise ConfigException if the store has no private key or several, or no certificate for its key.
     """
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
 
     store = _store(content, password, origin, option)
+    count = _key_count(content)
+    if count > 1:
+        # cryptography returns only one of them, which may be the wrong one.
+        raise ConfigException(
+            f"{origin} has {count} private keys: expected one; copy the right one to a new store "
+            "with keytool -importkeystore -srckeystore OLD.p12 -srcalias ALIAS -destkeystore "
+            "NEW.p12 -deststoretype PKCS12; keytool -list -keystore OLD.p12 shows the aliases"
+        )
     if store.key is None or store.cert is None:
         raise ConfigException(
             f"{origin} must contain a private key and the certificate of that key"
@@ -45,6 +61,14 @@ def keystore(content: bytes, password: str | None, origin: str, option: str) -> 
     )
     chain = _chain(store.cert.certificate, [each.certificate for each in store.additional_certs])
     return key.decode() + "".join(map(_pem, chain))
+
+
+def _key_count(content: bytes) -> int:
+    """Return the number of private keys in a store, without those among its encrypted bags.
+
+    Common tools encrypt each private key in its bag, but not the list of these bags.
+    """
+    return sum(bag["key"] is not None for bag in _BAG.finditer(content))
 
 
 def _chain(first: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:

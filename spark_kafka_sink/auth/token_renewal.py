@@ -40,6 +40,10 @@ _LEAST_LIFE_S: Final = 60.0
 _LEAST_PAUSE_S: Final = 0.05
 # The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
+# The requests that many workers would send at the same moment are spread over this time. After a
+# long Retry-After, they are spread over a share of it, if that is longer.
+SPREAD_S: Final = 1.0
+_SPREAD_SHARE: Final = 0.1
 # If brokers reject a token within this time after its fetch, no new token is fetched, because they
 # would probably reject it, too. If sasl.login.refresh.min.period.seconds is longer, it is used
 # instead. The time doubles with each token that is rejected, up to the longest time.
@@ -112,8 +116,10 @@ class TokenRenewal:
             if now < self._ends_at:
                 # A long back-off must end before the current token expires.
                 pause_s = min(pause_s, max(self._backoff.base_s, (self._ends_at - now) / 2))
-        if failure.retry_after_s is not None:
-            pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
+        asked_s = min(failure.retry_after_s or 0.0, _LONGEST_RETRY_AFTER_S)
+        if asked_s > pause_s:
+            # The endpoint probably asks all workers for the same delay.
+            pause_s = asked_s + random.random() * max(SPREAD_S, _SPREAD_SHARE * asked_s)
         self.failure = failure
         self.fetch_at = now + max(pause_s, _LEAST_PAUSE_S)
 

@@ -230,7 +230,9 @@ class NetworkClient:
         self._renew_sessions(now)
         for state in filter(None, map(self._nodes.get, self._connect_to)):
             if state.can_connect(now):
-                self._connect(state, now)
+                self._connect(state)
+        begun_at, now = now, self._clock()
+        self._nodes.extend_setup(begun_at, now)
         self._close_idle(now)
         self._warn_of_no_response(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
@@ -408,24 +410,25 @@ class NetworkClient:
             else:
                 self._unassigned.append((request, deadline))
                 if state is not None and state.can_connect(now):
-                    self._connect(state, now)
+                    self._connect(state)
 
     # -- connections ------------------------------------------------------------------------------
 
-    def _connect(self, state: NodeState, now: float) -> None:
+    def _connect(self, state: NodeState) -> None:
+        """Begin a connection. This may take long, for example because the name server is slow."""
         node = state.node
         try:
             if not state.is_canonical:
                 state = self._nodes.canonical(state, self._resolver)
                 node = state.node
-            if not self._has_login(state, now):
+            if not self._has_login(state, self._clock()):
                 return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
             self._connection_lost(
                 state,
                 state.with_advertised_hint(f"the host name cannot be resolved ({error})"),
-                now,
+                self._clock(),
             )
             return
         layer = login = None
@@ -437,9 +440,9 @@ class NetworkClient:
                 auth_error = error if isinstance(error, AuthenticationException) else None
                 if auth_error is None and not isinstance(error, RetriableException):
                     auth_error = AuthenticationException(str(error))
-                self._connection_lost(state, str(error), now, error=auth_error)
+                self._connection_lost(state, str(error), self._clock(), error=auth_error)
                 return
-        state.connecting(now, self._config.connection_setup_timeout, self._random)
+        state.connecting(self._clock(), self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
             node.id,
             self._config.client_id,

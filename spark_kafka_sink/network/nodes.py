@@ -159,6 +159,16 @@ class NodeStates:
             if state.connection is not None:
                 state.connection.in_flight.missed(gap_s)
 
+    def extend_setup(self, begun_at: float, now: float) -> None:
+        """Extend the setup timeouts by the time in which the client began other connections.
+
+        Meanwhile it did not read from the network, so the brokers are not the cause of this delay.
+        begun_at: the time at which the client started to begin connections.
+        """
+        for state in self:
+            if state.connection is not None:
+                state.setup_until += now - max(begun_at, state.last_attempt)
+
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool
     ) -> float | None:

@@ -47,7 +47,7 @@ from spark_kafka_sink.auth.token_endpoint import (
     secrets_in,
     token_of_answer,
 )
-from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.auth.token_renewal import SPREAD_S, TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import (
     REFUSED,
@@ -105,8 +105,6 @@ _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 # The TLS options whose values messages show.
 _SHOWN_OF_TLS: Final = ("ssl_truststore_location", "ssl_keystore_location", "ssl_cipher_suites")
 _TIMEOUT_MS: Final = 10_000
-# The first token requests of many workers are spread over this time.
-_SPREAD_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class OAuth:
             named = self._callable.named
         elif settings.url is not None:
             self._user = self._checked_endpoint(settings)
-        begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
+        begin = time.time() + self._random.random() * SPREAD_S if is_one_of_many else 0.0
         # The key contains `_user`, because the user of the assertion file may have changed. It
         # contains `id(named)`, because a notebook may define a callable again under the same name.
         key = (

@@ -7,8 +7,10 @@ for the suites of TLS 1.2.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_READS: Final = 3
+_MAX_STORES: Final = 8
 
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
@@ -109,19 +112,90 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
 
     Log a warning if host names are not checked. Raise ConfigException if a file cannot be used.
     """
-    found = _read_settings(config, values)
-    if found.key is None:
-        return found
-    # The key, its password and its certificates may be in several files, which may be replaced
-    # between two reads. So read them again until two reads agree, or give up after a few reads.
-    for _ in range(_MOST_READS):
-        before, found = found, _read_settings(config, values)
-        if found == before:
-            break
-    return found
+    found = _read(config, values)
+    if found.has_key:
+        # The key, its password and its certificates may be in several files, which may be replaced
+        # between two reads. So read them again until two reads agree, or give up after a few reads.
+        for _ in range(_MOST_READS):
+            before, found = found, _read(config, values)
+            if found == before:
+                break
+    return _settings(config, found)
 
 
-def _read_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """The file that `ssl.keystore.location` or `ssl.truststore.location` names.
+
+    kind: "keystore" or "truststore". password: of a PKCS12 store. origin: the name of the file in
+    error messages.
+    """
+
+    kind: str
+    format: StoreKind
+    content: bytes = field(repr=False)
+    password: str | None = field(repr=False)
+    origin: str
+
+    def text(self) -> str:
+        """Return the store as PEM. Raise ConfigException if it cannot be used."""
+        if self.format is StoreKind.PEM:
+            return self.content.decode(errors="replace")
+        option = str(Option(f"ssl.{self.kind}.password"))
+        return _converted(self.kind, self.content, self.password, self.origin, option)
+
+
+@lru_cache(maxsize=_MAX_STORES)
+def _converted(kind: str, content: bytes, password: str | None, origin: str, option: str) -> str:
+    """Return a PKCS12 store as PEM. Decrypting it and checking its key may take a second of CPU."""
+    return (keystore if kind == "keystore" else truststore)(content, password, origin, option)
+
+
+# The converted stores contain private keys, so a forked child does not keep them.
+os.register_at_fork(after_in_child=_converted.cache_clear)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The values of options with their references resolved, and the contents of files.
+
+    written_suites: as in `cipher_suites`.
+    """
+
+    key_store: _Store | None
+    key: str | None = field(repr=False)
+    chain: str | None = field(repr=False)
+    key_password: str | None = field(repr=False)
+    trust_store: _Store | None
+    trusted: str | None = field(repr=False)
+    suites: str
+    written_suites: str | None
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a private key."""
+        return self.key_store is not None or self.key is not None
+
+
+def _read(config: ProducerConfig, values: OptionValues) -> _Read:
+    """Return the current values. Raise ConfigException if one of them cannot be read."""
+    values = values.at_once()
+    suites = config.ssl_cipher_suites
+    return _Read(
+        _store("keystore", config.ssl_keystore_location, config.ssl_keystore_password, values),
+        values.text("ssl.keystore.key", config.ssl_keystore_key),
+        values.text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain),
+        values.text("ssl.key.password", config.ssl_key_password),
+        _store(
+            "truststore", config.ssl_truststore_location, config.ssl_truststore_password, values
+        ),
+        values.text("ssl.truststore.certificates", config.ssl_truststore_certificates),
+        values.resolved("ssl.cipher.suites", suites),
+        suites if values.has_reference(suites) else None,
+    )
+
+
+def _settings(config: ProducerConfig, read: _Read) -> TlsSettings:
     from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
     if not config.ssl_endpoint_identification_algorithm:
@@ -130,13 +204,8 @@ def _read_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
             f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
             "certificate of a trusted CA can pose as the server",
         )
-    values = values.at_once()
-    written = config.ssl_cipher_suites
-    listed = values.resolved("ssl.cipher.suites", written).split(",")
-    suites = cipher_suites(
-        [name for each in listed if (name := each.strip())],
-        written if values.has_reference(written) else None,
-    )
+    listed = read.suites.split(",")
+    suites = cipher_suites([name for each in listed if (name := each.strip())], read.written_suites)
     allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
     enabled = config.ssl_enabled_protocols.split(",")
     if too_old := [each for each in enabled if each not in PROTOCOLS]:
@@ -151,24 +220,18 @@ def _read_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
             f"{Option('ssl.protocol')}, {Option('ssl.enabled.protocols')} and "
             f"{Option('ssl.cipher.suites')} have no version of TLS in common"
         )
-    stores = _Stores(values)
-    key, key_origin = stores.text(
-        "keystore", config.ssl_keystore_location, config.ssl_keystore_password
-    )
-    if key is None:
-        key = values.text("ssl.keystore.key", config.ssl_keystore_key)
-    trusted, trusted_origin = stores.text(
-        "truststore", config.ssl_truststore_location, config.ssl_truststore_password
-    )
-    if trusted is None:
-        trusted = values.text("ssl.truststore.certificates", config.ssl_truststore_certificates)
+    key_store, trust_store = read.key_store, read.trust_store
     return TlsSettings(
-        truststore=trusted,
-        key=key,
-        chain=values.text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain),
-        key_password=values.text("ssl.key.password", config.ssl_key_password),
-        truststore_origin=trusted_origin or str(Option("ssl.truststore.certificates")),
-        key_origin=key_origin or str(Option("ssl.keystore.key")),
+        truststore=read.trusted if trust_store is None else trust_store.text(),
+        key=read.key if key_store is None else key_store.text(),
+        chain=read.chain,
+        key_password=read.key_password,
+        truststore_origin=(
+            str(Option("ssl.truststore.certificates"))
+            if trust_store is None
+            else trust_store.origin
+        ),
+        key_origin=str(Option("ssl.keystore.key")) if key_store is None else key_store.origin,
         protocols=frozenset(protocols),
         ciphers=suites.openssl,
         checks_host=config.ssl_endpoint_identification_algorithm == "https",
@@ -182,42 +245,32 @@ _FOR_TEXT: Final = {
 }
 
 
-class _Stores:
-    """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
-
-    def __init__(self, values: OptionValues) -> None:
-        self._values = values
-
-    def text(
-        self, kind: str, location: str | None, password: Secret | None
-    ) -> tuple[str | None, str]:
-        """Return a store as PEM, and its name in error messages.
-
-        If the option is unset, return None instead of the PEM.
-        """
-        if location is None:
-            return None, ""
-        option = str(Option(f"ssl.{kind}.location"))
-        path = self._values.resolved(f"ssl.{kind}.location", location)
-        if PEM_BEGIN in path:
-            # Other messages show the location, and this text may be a private key.
-            raise ConfigException(
-                f"{option} is the text of a {kind} in PEM: expected the path of a file; set "
-                f"{' and '.join(str(Option(name)) for name in _FOR_TEXT[kind])} to the text"
-            )
-        # The location in error messages has its references unresolved.
-        origin = f"the file {unless_key(location)} of {option}"
-        found = self._values.content(path, origin)
-        # The file name in the command that converts a store. A shell cannot resolve a reference.
-        name = f"{kind}.jks" if self._values.has_reference(location) else Path(location).name
-        if store_kind(found, name, origin) is StoreKind.PEM:
-            if password is not None:
-                warn_once(
-                    logger,
-                    f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such "
-                    "password",
-                )
-            return found.decode(errors="replace"), origin
-        given = self._values.text(f"ssl.{kind}.password", password)
-        read = keystore if kind == "keystore" else truststore
-        return read(found, given, origin, str(Option(f"ssl.{kind}.password"))), origin
+def _store(
+    kind: str, location: str | None, password: Secret | None, values: OptionValues
+) -> _Store | None:
+    """Return the store that `ssl.KIND.location` names, or None if the option is unset."""
+    if location is None:
+        return None
+    option = str(Option(f"ssl.{kind}.location"))
+    path = values.resolved(f"ssl.{kind}.location", location)
+    if PEM_BEGIN in path:
+        # Other messages show the location, and this text may be a private key.
+        raise ConfigException(
+            f"{option} is the text of a {kind} in PEM: expected the path of a file; set "
+            f"{' and '.join(str(Option(name)) for name in _FOR_TEXT[kind])} to the text"
+        )
+    # The location in error messages has its references unresolved.
+    origin = f"the file {unless_key(location)} of {option}"
+    found = values.content(path, origin)
+    # The file name in the command that converts a store. A shell cannot resolve a reference.
+    name = f"{kind}.jks" if values.has_reference(location) else Path(location).name
+    read_as = store_kind(found, name, origin)
+    if read_as is StoreKind.PKCS12:
+        given = values.text(f"ssl.{kind}.password", password)
+        return _Store(kind, read_as, found, given, origin)
+    if password is not None:
+        warn_once(
+            logger,
+            f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such password",
+        )
+    return _Store(kind, read_as, found, None, origin)

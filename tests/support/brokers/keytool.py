@@ -17,6 +17,22 @@ def import_certificates(store: Path, certificates: Sequence[str], password: str)
         )  # fmt: skip
 
 
+def make_key(store: Path, alias: str, password: str) -> None:
+    """Add a private key, with a certificate that it signs itself, to a store of type PKCS12."""
+    run(
+        "-genkeypair", "-alias", alias, "-keyalg", "EC", "-dname", f"CN={alias}",
+        "-storetype", "PKCS12", "-keystore", store, "-storepass", password,
+    )  # fmt: skip
+
+
+def make_secret(store: Path, alias: str, password: str) -> None:
+    """Add a secret key to a store of type PKCS12."""
+    run(
+        "-genseckey", "-alias", alias, "-keyalg", "AES", "-keysize", "128",
+        "-storetype", "PKCS12", "-keystore", store, "-storepass", password,
+    )  # fmt: skip
+
+
 def run(*arguments: str | Path, given: str | None = None) -> None:
     """Run keytool. Raise RuntimeError with what it says if it fails."""
     done = subprocess.run(

@@ -892,7 +892,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             "Convert the file with the command in the message, or set the password.",
             places=(
-                "network/ssl_options.py:_Stores.text",
+                "network/ssl_options.py:_store",
                 "auth/pem.py:store_kind",
                 "auth/pem.py:pem_blocks",
                 "auth/pem.py:_block",
@@ -920,6 +920,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/auth/test_pem.py::test_what_is_no_store_is_refused_with_what_it_may_be",
                 "unit/auth/test_pkcs12.py::test_a_damaged_store_is_told",
                 "unit/auth/test_pkcs12.py::test_a_keystore_without_a_key_is_told",
+                "unit/auth/test_pkcs12.py::test_of_several_keys_of_a_keystore_none_is_chosen",
                 "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
                 "unit/network/test_tls.py::test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk",
                 "unit/network/test_tls.py::test_a_file_that_ssl_cert_file_names_counts_or_is_an_error",
@@ -936,7 +937,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "network/ssl_options.py:cipher_suites",
                 "network/ssl_options.py:_known",
-                "network/ssl_options.py:_read_settings",
+                "network/ssl_options.py:_settings",
                 "network/tls.py:_set_ciphers",
             ),
             tests=(

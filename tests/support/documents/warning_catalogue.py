@@ -222,7 +222,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "config.py:_settle_backoffs",
             "network/oauth.py:OAuth._extensions",
             "network/oauth.py:_endpoint_config",
-            "network/ssl_options.py:_Stores.text",
+            "network/ssl_options.py:_store",
             "plugins/interceptors.py:_each_once",
             "spark/options.py:_sink_options",
         ),
@@ -250,7 +250,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         places=(
             "network/oauth.py:OAuth._checked_endpoint",
             "network/security.py:Security.__init__",
-            "network/ssl_options.py:_read_settings",
+            "network/ssl_options.py:_settings",
             "schema_registry/registry_connection.py:_Connection._check_encryption",
             "schema_registry/registry_connection.py:_Connection._token_of_endpoint",
             "spark/driver/register.py:mask_secrets",

@@ -52,7 +52,9 @@ def test_signatures_are_those_of_the_vectors(session_token: str | None, signatur
     access=st.text("ABCXYZ019", min_size=1),
     secret=st.text("aZ0+/=", min_size=1),
     session=st.none() | st.text("aZ09+/=% ~-_.", min_size=1),
-    region=st.sampled_from(["us-east-1", "eu-central-1", "cn-north-1", "us-gov-west-1"]),
+    region=st.sampled_from(
+        ["us-east-1", "eu-central-1", "cn-north-1", "us-gov-west-1", "eusc-de-east-1"]
+    ),
     now=st.integers(1_000_000_000, 3_000_000_000),
 )
 def test_tokens_equal_those_of_the_official_signer(
@@ -98,10 +100,16 @@ def test_a_token_ends_with_its_credentials() -> None:
         ("b-1-public.demo.abc123.c2.kafka.eu-central-1.amazonaws.com", "eu-central-1"),
         ("boot-abc.c1.kafka-serverless.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
         ("b-1.demo.abc.c2.kafka.cn-north-1.amazonaws.com.cn.", "cn-north-1"),
+        ("b-1.demo.abc123.c2.kafka.eusc-de-east-1.amazonaws.eu", "eusc-de-east-1"),
+        ("b-1.demo.abc123.c2.kafka.us-iso-east-1.c2s.ic.gov", "us-iso-east-1"),
+        ("b-1.demo.abc123.c2.kafka.us-isob-east-1.sc2s.sgov.gov", "us-isob-east-1"),
+        ("b-1.demo.abc123.c2.kafka.eu-isoe-west-1.cloud.adc-e.uk", "eu-isoe-west-1"),
+        ("b-1.demo.abc123.c2.kafka.us-isof-south-1.csp.hci.ic.gov", "us-isof-south-1"),
         ("B-1.DEMO.ABC.C2.KAFKA.US-EAST-1.AMAZONAWS.COM", "us-east-1"),
         ("localhost", None),
         ("kafka.us-east-1.amazonaws.com.evil.test", None),
         ("b-1.kafka.nowhere.amazonaws.com", None),
+        ("b-1.kafka.us-east-1.amazonaws.example", None),
     ],
 )
 def test_the_region_is_that_of_the_broker_s_name(host: str, region: str | None) -> None:
@@ -109,7 +117,8 @@ def test_the_region_is_that_of_the_broker_s_name(host: str, region: str | None) 
 
 
 def test_a_region_becomes_no_other_part_of_the_url() -> None:
-    assert checked_region("us-east-1") == "us-east-1"
+    for region in ("us-east-1", "us-gov-west-1", "eusc-de-east-1"):
+        assert checked_region(region) == region
     for wrong in ("", "us-east-1.evil.test/", "US-EAST-1", "us-east-1\n"):
         with pytest.raises(ConfigException, match="not the name of an AWS region"):
             checked_region(wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.brokers import keys
 from support.brokers.certificates import Authority, Certificate
-from support.brokers.keytool import import_certificates
+from support.brokers.keytool import import_certificates, make_key, make_secret
 
 from spark_kafka_sink.auth.pem import certificates, private_key
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
@@ -115,6 +115,37 @@ def test_a_keystore_without_a_key_is_told(client: Certificate) -> None:
         ConfigException, match="must contain a private key and the certificate of that key"
     ):
         keystore(content, PASSWORD, ORIGIN, OPTION)
+
+
+def test_of_several_keys_of_a_keystore_none_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "two.p12"
+    for alias in ("first", "second"):
+        make_key(path, alias, "changeit")
+    with pytest.raises(ConfigException) as caught:
+        keystore(path.read_bytes(), "changeit", ORIGIN, OPTION)
+    assert f"{ORIGIN} has 2 private keys: expected one" in str(caught.value)
+    assert "keytool -importkeystore -srckeystore OLD.p12 -srcalias ALIAS" in str(caught.value)
+    # Its certificates can be trusted.
+    found = truststore(path.read_bytes(), "changeit", ORIGIN, OPTION)
+    assert len(certificates(found, ORIGIN)) == 2
+
+
+def test_one_key_is_found_among_secrets_and_certificates(
+    tmp_path: Path, client: Certificate
+) -> None:
+    path = tmp_path / "mixed.p12"
+    make_key(path, "key", "changeit")
+    for alias in ("one", "another"):
+        make_secret(path, alias, "changeit")
+    import_certificates(path, [client.certificate], "changeit")
+    text = keystore(path.read_bytes(), "changeit", ORIGIN, OPTION)
+    assert private_key(text, ORIGIN).is_key
+    assert len(certificates(text, ORIGIN)) == 1
+
+
+def test_a_key_without_encryption_is_one_key(client: Certificate) -> None:
+    content = keys.pkcs12_store(client.chain, "", key=client.key)
+    assert private_key(keystore(content, None, ORIGIN, OPTION), ORIGIN).is_key
 
 
 def test_where_the_library_is_missing_the_extra_is_named(

@@ -12,11 +12,15 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 
 
 class NoJitter(Random):
-    """Chance that is always in the middle."""
+    """Chance that makes no pause shorter or longer."""
 
     def uniform(self, a: float, b: float) -> float:
         """Return the middle."""
         return (a + b) / 2
+
+    def random(self) -> float:
+        """Return the least number."""
+        return 0.0
 
 
 CHANCE = NoJitter(0)
@@ -93,6 +97,20 @@ def test_an_endpoint_is_left_alone_for_as_long_as_it_wants(
     made = renewal()
     made.failed(TokenException("busy", retry_after_s=asked_s), 1000.0, CHANCE)
     assert made.fetch_at == pytest.approx(1000 + pause_s)
+
+
+@pytest.mark.parametrize(("asked_s", "spread_s"), [(5.0, 1.0), (200.0, 20.0), (1e9, 30.0)])
+def test_workers_that_an_endpoint_asks_to_wait_do_not_all_come_back_at_once(
+    asked_s: float, spread_s: float
+) -> None:
+    pauses = []
+    for worker in range(200):
+        made = renewal()
+        made.failed(TokenException("busy", retry_after_s=asked_s), 1000.0, Random(worker))
+        pauses.append(made.fetch_at - 1000.0)
+    least = min(asked_s, 300.0)
+    assert least <= min(pauses) < least + 0.1 * spread_s
+    assert least + 0.9 * spread_s < max(pauses) <= least + spread_s
 
 
 def test_a_token_without_an_end_serves_for_five_minutes() -> None:
