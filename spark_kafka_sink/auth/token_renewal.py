@@ -2,13 +2,18 @@
 
 ::
 
-    NOTHING ──────── a token is fetched ───────> SERVING
-       ^                                            │
-       └──────── the token has expired ─────────────┘
+    NOTHING ── a token is fetched ──> SERVING ── a client comes after a pause ──> HELD
+       ^                                 │ ^                                      │ │
+       ├───── the token has expired ─────┘ └──── a fetch ends, or takes long ─────┘ │
+       └───────────────────────── the token has expired ────────────────────────────┘
 
 In NOTHING, clients wait for a token. In SERVING, clients get the current token. When the refresh
 window of this token begins, the next token is fetched and replaces it. A fetch that fails is
 retried after a back-off. The old token is used until it expires.
+
+In HELD, clients wait for a new token. The first client after a pause without clients is often one
+that the user starts after a change of rights, and only a new token contains this change. If the
+fetch fails or takes long, the old token is used.
 
 The next fetch is also due if a broker rejects the token and the last fetch is long enough ago. The
 rejected token is still used until it is replaced, because the cause may be that broker's clock or
@@ -23,6 +28,7 @@ then.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow, refresh_at
@@ -49,6 +55,10 @@ _SPREAD_SHARE: Final = 0.1
 # instead. The time doubles with each token that is rejected, up to the longest time.
 _FRESH_S: Final = 10.0
 _LONGEST_FRESH_S: Final = 300.0
+UNUSED_S: Final = 60.0
+"""If there were no clients for longer than this, in seconds, the next client gets a new token."""
+# How long such a client waits for the new token while there is an old one.
+_LONGEST_HELD_S: Final = 10.0
 
 
 class TokenException(Exception):
@@ -69,15 +79,17 @@ class TokenException(Exception):
 class TokenRenewal:
     """The token of one configuration; times are seconds since 1970.
 
-    fetch_at: when to fetch the next token. failure: the error of the last fetch, or None if it
-    succeeded.
+    spread_s: the fetches for the first clients of many processes are spread over this time, in
+    seconds. fetch_at: when to fetch the next token. failure: the error of the last fetch, or None
+    if it succeeded.
     """
 
     def __init__(
-        self, window: RefreshWindow, backoff: ExponentialBackoff, fetch_at: float = 0.0
+        self, window: RefreshWindow, backoff: ExponentialBackoff, spread_s: float = 0.0
     ) -> None:
         self._window = window
         self._backoff = backoff
+        self._spread_s = spread_s
         self._token: OAuthBearerToken | None = None
         self._fetched_at = self._ends_at = 0.0
         self._failures = 0
@@ -85,12 +97,15 @@ class TokenRenewal:
         # were rejected.
         self._is_refused = False
         self._refused_before = 0
-        self.fetch_at = fetch_at
+        # Since when there are no clients; infinite while there are clients.
+        self._unused_since = -inf
+        self._held_until = -inf
+        self.fetch_at = 0.0
         self.failure: TokenException | None = None
 
     def serving(self, now: float) -> OAuthBearerToken | None:
-        """Return the token to log in with, or None if there is no valid token."""
-        return self._token if now < self._ends_at else None
+        """Return the token to log in with, or None if there is none, or if the next one is due."""
+        return self._token if self._held_until <= now < self._ends_at else None
 
     def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
         """Set the token that was fetched. chance: a random number from 0 to 1."""
@@ -99,6 +114,7 @@ class TokenRenewal:
         if ends_at <= now:
             ends_at, issued_at = now + _LEAST_LIFE_S, None
         self._token, self._fetched_at, self._ends_at = token, now, ends_at
+        self._held_until = -inf
         self.failure, self._failures = None, 0
         self._refused_before += self._is_refused
         self._is_refused = False
@@ -120,6 +136,7 @@ class TokenRenewal:
         if asked_s > pause_s:
             # The endpoint probably asks all workers for the same delay.
             pause_s = asked_s + random.random() * max(SPREAD_S, _SPREAD_SHARE * asked_s)
+        self._held_until = -inf
         self.failure = failure
         self.fetch_at = now + max(pause_s, _LEAST_PAUSE_S)
 
@@ -144,12 +161,14 @@ class TokenRenewal:
         if now >= self._fetched_at + min(pause_s, max(least_s, _LONGEST_FRESH_S)):
             self.fetch_now(token, now)
 
-    def attached(self, *, is_first: bool) -> None:
+    def attached(self, now: float, chance: float, *, is_first: bool) -> None:
         """Prepare for a new client: the user may have fixed the cause of an earlier failure.
 
         After a final failure (`is_final`), the next fetch is due now. After any other failure, the
-        back-off continues. is_first: whether there are no other clients. For such a first client,
-        drop the token if brokers have rejected it or the token before it.
+        back-off continues. chance: a random number from 0 to 1. is_first: whether there are no
+        other clients. For such a first client, drop the token if brokers have rejected it or the
+        token before it. If there were no clients for more than UNUSED_S, make a fetch due, and hold
+        the token back until this fetch ends.
         """
         if self.failure is not None and self.failure.is_final:
             self.failure, self.fetch_at = None, 0.0
@@ -158,6 +177,17 @@ class TokenRenewal:
             self._is_refused, self._refused_before = False, 0
             if self.failure is None:
                 self.fetch_at = 0.0
+        if now > self._unused_since + UNUSED_S:
+            due = now + chance * self._spread_s
+            if self.failure is None:
+                self.fetch_at = due
+            if self.fetch_at <= due:
+                self._held_until = now + _LONGEST_HELD_S
+        self._unused_since = inf
+
+    def unused(self, now: float) -> None:
+        """Record that there are no clients any more."""
+        self._unused_since = min(self._unused_since, now)
 
     def accepted(self, token: OAuthBearerToken) -> None:
         """Record that a broker has accepted a token."""

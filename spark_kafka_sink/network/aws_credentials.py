@@ -53,6 +53,14 @@ _OF_ENVIRONMENT: Final = "profile that AWS_PROFILE names"
 _NOT_OF_PROFILE: Final = ("container-role", "iam-role", "ec2-credentials-file", "boto-config")
 
 
+class _MfaNeededError(Exception):
+    """The profile of a session needs an MFA code. profile: its name; None if nothing names it."""
+
+    def __init__(self, profile: str | None) -> None:
+        super().__init__()
+        self.profile = profile
+
+
 class AwsTokens:
     """The AWS_MSK_IAM tokens of one client configuration.
 
@@ -270,6 +278,9 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
     except ProfileNotFound as error:
         is_named = error.kwargs.get("profile") == options.profile
         why, is_final = f"there is no {profile if is_named else _OF_ENVIRONMENT}", True
+    except _MfaNeededError as error:
+        is_named = options.profile is not None and error.profile == options.profile
+        why, is_final = _mfa_message(profile if is_named else ""), True
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         why, is_final = f"STS refuses the role: {printable(code)}", code.startswith("Access")
@@ -316,7 +327,12 @@ def _first_credentials(
         if found is not None or options.role is None or options.profile in commands:
             return found
     session = _session(None, region, commands)
-    return _found(session) if options.role is None else _assumed(options, session, region)
+    if options.role is None:
+        return _found(session)
+    # botocore takes the keys of the environment before those of a profile.
+    if options.role_keys is None and not os.environ.get("AWS_ACCESS_KEY_ID"):
+        _check_no_mfa(session)
+    return _assumed(options, session, region)
 
 
 def _session(profile: str | None, region: str, commands: list[str]) -> Any:  # noqa: ANN401 - of botocore, which may be absent
@@ -344,8 +360,10 @@ def _found(
     """Return the credentials of a session, or None if it has none.
 
     only_profile: whether the credentials must be those of the session's profile. If not, botocore
-    also looks for the credentials of the container or the EC2 instance.
+    also looks for the credentials of the container or the EC2 instance. Raise _MfaNeededError if
+    the profile needs an MFA code.
     """
+    _check_no_mfa(session)
     if only_profile:
         resolver = session.get_component("credential_provider")
         for name in _NOT_OF_PROFILE:
@@ -361,6 +379,43 @@ def _found(
         keys.secret_key,
         keys.token,
         expires_at.timestamp() if isinstance(expires_at, datetime) else None,
+    )
+
+
+def _check_no_mfa(session: Any) -> None:  # noqa: ANN401 - of botocore, which may be absent
+    """Raise _MfaNeededError if the session's profile assumes a role that needs an MFA code.
+
+    Also check the roles of its source profiles. botocore would ask for the code on the terminal.
+    Then a program in the background, such as a Python worker of Spark, would stop without an error.
+    """
+    profiles = session.full_config["profiles"]
+    name = session.profile or "default"
+    is_source = False
+    checked: set[str] = set()
+    while name in profiles and name not in checked:
+        profile = profiles[name]
+        # botocore does not assume the role of a source profile that has keys.
+        if is_source and ("aws_access_key_id" in profile or "aws_secret_access_key" in profile):
+            return
+        if "role_arn" not in profile or "web_identity_token_file" in profile:
+            return
+        if "mfa_serial" in profile:
+            raise _MfaNeededError(session.profile)
+        checked.add(name)
+        name, is_source = profile.get("source_profile"), True
+
+
+def _mfa_message(profile: str) -> str:
+    """Return the error message for a profile that needs an MFA code.
+
+    profile: the name of the profile in error messages; empty if no option names it.
+    """
+    remove = f"remove awsProfileName from {Option('sasl.jaas.config')} and " if profile else ""
+    return (
+        f"the {profile or 'profile of AWS_PROFILE, or else the default profile,'} needs an MFA "
+        "code, and this client does not prompt: use a profile without mfa_serial, also as "
+        f"source_profile, or {remove}put session credentials into the environment "
+        "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)"
     )
 
 

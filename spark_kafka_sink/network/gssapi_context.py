@@ -101,7 +101,8 @@ def gssapi_exchange(
         token = context.step()
     except GSSError as error:
         what = f"no ticket for the service {options.for_message(service)}"
-        raise _failure(error, options, what) from None
+        has_keytab = options.keytab is not None
+        raise _failure(error, options, what, had_ticket=has_keytab) from None
     return GssapiExchange(_Context(context), bytes(token or b""))
 
 
@@ -182,14 +183,18 @@ def _failure(
     error: Any,  # noqa: ANN401 - of the library
     options: KerberosOptions,
     what: str,
+    *,
+    had_ticket: bool = False,
 ) -> SaslAuthenticationException | NetworkException:
     """Return the exception to raise. Its message contains the library's error, and often a remedy.
 
-    The exception is a NetworkException if a retry may succeed.
+    The exception is a NetworkException if a retry may succeed. had_ticket: whether the ticket of
+    the client was in memory a moment before. If it is missing now, the library is renewing it for
+    another client with the same keytab.
     """
     code = error.min_code - _FIRST_CODE
     words = options.for_message(_words(error))
-    if code in _PASSING:
+    if code in _PASSING or (had_ticket and code in _NO_CACHE):
         return NetworkException(f"{what}: {words}")
     keytab = "" if options.keytab is None else options.keytab_name
     advice = ""

@@ -3,8 +3,9 @@
 In a process, all clients (producer, admin client, reader) with equal configurations share one
 `TokenSource`. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
 wakes the selectors of the clients. The thread runs while the source has clients, and refreshes the
-token before it expires. When there are no clients, the source keeps the token for the next client,
-unless brokers have rejected it. A call may be slow, or never return. Another thread then makes the
+token before it expires. When there are no clients, the source keeps the token for a client that
+comes within a minute, unless brokers have rejected it. A later client gets a new token, or the kept
+one if none can be fetched. A call may be slow, or never return. Another thread then makes the
 next call. The number of threads is limited.
 
 A forked child starts without sources, because it must not use the tokens and threads of its parent.
@@ -121,7 +122,8 @@ class TokenSource:
     def attach(self, user: LoginUser) -> None:
         """Add a client. Fetch tokens while there are clients, and wake them after each fetch."""
         with self._lock:
-            self._renewal.attached(is_first=not self.is_in_use)
+            is_first = not self.is_in_use
+            self._renewal.attached(self._now(), self._random.random(), is_first=is_first)
             self._users.add(user)
             self._go_on()
 
@@ -129,6 +131,8 @@ class TokenSource:
         """Remove a client. It is not woken any more."""
         with self._lock:
             self._users.discard(user)
+            if not self.is_in_use:
+                self._renewal.unused(self._now())
             self._changed.notify_all()
 
     @property
@@ -252,6 +256,8 @@ class TokenSource:
                 if self._thread is not thread:
                     return False
                 if not self.is_in_use:
+                    # The last client may have ended without `detach`.
+                    self._renewal.unused(self._now())
                     self._thread = None
                     return False
                 wait_s = self._renewal.fetch_at - self._now()

@@ -178,14 +178,14 @@ class OAuth:
             named = self._callable.named
         elif settings.url is not None:
             self._user = self._checked_endpoint(settings)
-        begin = time.time() + self._random.random() * SPREAD_S if is_one_of_many else 0.0
+        spread_s = SPREAD_S if is_one_of_many else 0.0
         # The key contains `_user`, because the user of the assertion file may have changed. It
         # contains `id(named)`, because a notebook may define a callable again under the same name.
         key = (
             *(settings, self._user, _as_written(config)),
             *(renewal_options(config), id(named)),
         )
-        self._shared = lambda: SOURCES.source(key, lambda: self._source(settings, begin))
+        self._shared = lambda: SOURCES.source(key, lambda: self._source(settings, spread_s))
 
     @cached_property
     def source(self) -> TokenSource | None:
@@ -237,12 +237,12 @@ class OAuth:
         claims = lasting_claims(settings.claims, self._template(settings))
         return _digest([claims.get("iss"), claims.get("sub")])
 
-    def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
+    def _source(self, settings: OAuthSettings, spread_s: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
         slow_s = SLOW_S + sum(settings.times_ms) / 1000
         if not settings.is_java:
             name, slow_s = settings.shown_retriever, SLOW_S
-        renewal = TokenRenewal(*renewal_options(self._config), begin)
+        renewal = TokenRenewal(*renewal_options(self._config), spread_s)
         return TokenSource(name, self._fetch, renewal, self._random, slow_s=slow_s)
 
     def _fetch(self) -> OAuthBearerToken:

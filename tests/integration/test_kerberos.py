@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+import hashlib
 import logging
 import re
 import socket
@@ -21,11 +24,14 @@ from support.brokers.secured_kafka import SESSION_MS, USER, SecuredKafka
 from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.network import kerberos
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.gssapi_context import gssapi_exchange
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -97,6 +103,39 @@ def test_rows_that_are_written_by_a_keytab_arrive_once(
     secured_kafka.check_rows(topic, ROWS)
     with TopicReader(options) as reader:
         assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
+
+
+def empty_tickets(keytab: Path) -> None:
+    """Remove the tickets of a keytab from memory, as the library does for a moment to renew them.
+
+    The library that Python imports cannot do this.
+    """
+    library = ctypes.CDLL(ctypes.util.find_library("krb5"))
+    context, cache, principal = (ctypes.c_void_p() for _ in range(3))
+    digest = hashlib.sha256(b"\0".join((USER.encode(), keytab.read_bytes()))).hexdigest()
+    name = f"MEMORY:kafka-{digest}".encode()
+    assert library.krb5_init_context(ctypes.byref(context)) == 0
+    assert library.krb5_cc_resolve(context, name, ctypes.byref(cache)) == 0
+    assert library.krb5_cc_get_principal(context, cache, ctypes.byref(principal)) == 0
+    assert library.krb5_cc_initialize(context, cache, principal) == 0
+
+
+def test_tickets_that_are_renewed_for_another_client_during_a_login_do_not_end_it(
+    secured_kafka: SecuredKafka, realm: Kdc, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keytab = realm.keytab(USER)
+    hosts: list[str] = []
+
+    def exchange(options: KerberosOptions, host: str, credentials: object) -> GssapiExchange:
+        if not hosts:
+            empty_tickets(keytab)
+        hosts.append(host)
+        return gssapi_exchange(options, host, credentials)
+
+    monkeypatch.setattr(kerberos, "gssapi_exchange", exchange)
+    write(by_keytab(secured_kafka, realm), topic)
+    secured_kafka.check_rows(topic, ROWS)
+    assert len(hosts) > 1
 
 
 def test_a_broker_without_sasl_authenticate_takes_a_login_by_raw_tokens(

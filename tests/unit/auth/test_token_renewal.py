@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow
-from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.auth.token_renewal import UNUSED_S, TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
 
 
@@ -209,15 +209,18 @@ def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> N
 def test_the_first_client_of_all_gets_no_token_that_was_refused() -> None:
     made = renewal()
     first, second = token(9000.0), token(9000.0, "second")
+    made.attached(1000.0, 0.5, is_first=True)
     made.fetched(first, 1000.0, 0.0)
-    made.attached(is_first=True)
+    made.unused(1000.0)
+    made.attached(1000.0, 0.5, is_first=True)
     assert made.serving(1000.0) is first
     made.refused(first, 1000.0)
-    made.attached(is_first=False)
+    made.attached(1001.0, 0.5, is_first=False)
     assert made.serving(1001.0) is first
     # The next one is fetched before the cause is mended, and nobody logs in with it.
     made.fetched(second, 1060.0, 0.0)
-    made.attached(is_first=True)
+    made.unused(1060.0)
+    made.attached(1061.0, 0.5, is_first=True)
     assert made.serving(1061.0) is None
     assert made.fetch_at <= 1061.0
     # Another is refused once the shortest pause is over.
@@ -232,12 +235,105 @@ def test_a_new_client_does_not_shorten_a_pause_that_the_endpoint_wants() -> None
     made.fetched(first, 1000.0, 0.0)
     made.refused(first, 1060.0)
     made.failed(TokenException("busy", retry_after_s=60.0), 1060.0, CHANCE)
-    made.attached(is_first=True)
+    made.attached(1061.0, 0.5, is_first=True)
     assert made.serving(1061.0) is None
     assert made.fetch_at == 1120.0
     made.failed(TokenException("wrong", is_final=True), 1120.0, CHANCE)
-    made.attached(is_first=False)
+    made.attached(1121.0, 0.5, is_first=False)
     assert (made.failure, made.fetch_at) == (None, 0.0)
+
+
+def unused(*, failure: TokenException | None = None) -> tuple[TokenRenewal, OAuthBearerToken]:
+    """Return one that has a token and no clients since 1100, and its token.
+
+    failure: the error of a fetch in 1090.
+    """
+    made = renewal()
+    made.attached(1000.0, 0.0, is_first=True)
+    found = token(4600.0)
+    made.fetched(found, 1000.0, 0.0)
+    if failure is not None:
+        made.failed(failure, 1090.0, CHANCE)
+    made.unused(1100.0)
+    # Others may tell it later.
+    made.unused(1150.0)
+    return made, found
+
+
+def test_the_first_client_after_a_pause_gets_a_new_token() -> None:
+    made, _ = unused()
+    now = 1100.0 + UNUSED_S + 1
+    made.attached(now, 0.0, is_first=True)
+    assert made.fetch_at == now
+    assert made.serving(now) is None
+    # A second client waits for the same fetch.
+    made.attached(now + 1, 0.0, is_first=False)
+    assert made.fetch_at == now
+    assert made.serving(now + 1) is None
+    made.fetched(second := token(9000.0, "second"), now + 2, 0.0)
+    assert made.serving(now + 2) is second
+    assert made.fetch_at > now + 1000
+
+
+def test_clients_a_short_time_apart_share_a_token() -> None:
+    made, first = unused()
+    due = made.fetch_at
+    now = 1100.0
+    for _ in range(10):
+        now += UNUSED_S
+        made.attached(now, 0.0, is_first=True)
+        assert made.serving(now) is first
+        made.attached(now, 0.0, is_first=False)
+        made.unused(now)
+    made.attached(now, 0.0, is_first=True)
+    # As long as one is there, another one shares its token.
+    made.attached(now + 1000, 0.0, is_first=False)
+    assert made.serving(now + 1000) is first
+    assert made.fetch_at == due
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_the_old_token_serves_if_none_can_be_fetched_after_a_pause(
+    is_final: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    made, first = unused()
+    made.attached(2000.0, 0.0, is_first=True)
+    made.failed(TokenException("down", is_final=is_final), 2001.0, CHANCE)
+    assert made.serving(2001.0) is first
+    assert made.serving(4599.0) is first
+    assert made.serving(4600.0) is None
+    assert made.fetch_at == pytest.approx(2011.0 if is_final else 2001.1)
+
+
+def test_the_old_token_serves_if_a_fetch_after_a_pause_takes_long() -> None:
+    made, first = unused()
+    made.attached(2000.0, 0.0, is_first=True)
+    assert made.serving(2009.9) is None
+    assert made.serving(2010.0) is first
+    made, _ = unused()
+    made.attached(4595.0, 0.0, is_first=True)
+    assert made.serving(4605.0) is None
+
+
+def test_a_client_after_a_pause_waits_for_a_fetch_that_is_due_and_for_no_later_one() -> None:
+    made, first = unused(failure=TokenException("down"))
+    made.attached(1200.0, 0.0, is_first=True)
+    assert made.serving(1200.0) is None
+    made, first = unused(failure=TokenException("busy", retry_after_s=300.0))
+    made.attached(1200.0, 0.0, is_first=True)
+    assert made.serving(1200.0) is first
+    assert made.fetch_at == 1390.0
+
+
+def test_the_fetches_for_the_first_clients_of_many_processes_are_spread() -> None:
+    made = TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000), 2.0)
+    made.attached(1000.0, 0.25, is_first=True)
+    assert made.fetch_at == 1000.5
+    made.fetched(token(4600.0), 1001.0, 0.0)
+    made.unused(1100.0)
+    made.attached(1200.0, 0.75, is_first=True)
+    assert made.fetch_at == 1201.5
+    assert made.serving(1201.5) is None
 
 
 def test_a_token_may_be_wanted_before_its_window_but_no_failed_fetch_is_hurried() -> None:

@@ -12,18 +12,20 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from botocore.credentials import AssumeRoleProvider
 from support.brokers.msk_broker import MskBroker
 from support.brokers.scripted_broker import describe
 from support.pure.interrupts import InterruptError
 
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.auth.aws import AwsOptions
+from spark_kafka_sink.auth.aws import AwsCredentials, AwsOptions
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
@@ -182,6 +184,108 @@ def test_no_command_of_a_profile_is_run(tmp_path: Path, file: str, name: str) ->
     with pytest.raises(TokenException, match="credential_process of a profile is not run"):
         _botocore_credentials(AwsOptions(profile=name), REGION, "profile")
     assert not ran.exists()
+
+
+MFA = "arn:aws:iam::000000000000:mfa/alice"
+MFA_PROFILES = f"""
+[profile kafka]
+role_arn = {WRITER}
+source_profile = keys
+mfa_serial = {MFA}
+[profile above]
+role_arn = {WRITER}
+source_profile = kafka
+[profile keys]
+aws_access_key_id = FILEKEY
+aws_secret_access_key = of-file
+mfa_serial = {MFA}
+[profile plain]
+role_arn = {WRITER}
+source_profile = keys
+[profile self]
+role_arn = {WRITER}
+source_profile = self
+aws_access_key_id = FILEKEY
+aws_secret_access_key = of-file
+mfa_serial = {MFA}
+[profile both]
+role_arn = {WRITER}
+source_profile = self
+"""
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The prompts on the terminal; each one gets the same code."""
+    shown: list[str] = []
+
+    def prompter(text: str) -> str:
+        shown.append(text)
+        return "123456"
+
+    # botocore keeps the function as a default argument.
+    make = partial(AssumeRoleProvider, prompter=prompter)
+    monkeypatch.setattr("botocore.credentials.AssumeRoleProvider", make)
+    return shown
+
+
+@pytest.mark.parametrize("name", ["kafka", "above", "self"])
+def test_a_profile_that_needs_an_mfa_code_is_an_error_without_a_prompt(
+    sts: Sts, tmp_path: Path, prompts: list[str], name: str
+) -> None:
+    (tmp_path / "config").write_text(MFA_PROFILES)
+    with pytest.raises(TokenException) as caught:
+        _botocore_credentials(AwsOptions(name), REGION, f"profile {name!r}")
+    assert str(caught.value) == (
+        f"the profile {name!r} needs an MFA code, and this client does not prompt: use a profile "
+        "without mfa_serial, also as source_profile, or remove awsProfileName from "
+        "sasl.jaas.config and put session credentials into the environment (AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)"
+    )
+    assert caught.value.is_final
+    assert prompts == []
+    assert sts.asked == []
+
+
+@pytest.mark.parametrize("name", ["keys", "plain", "both"])
+def test_a_profile_that_needs_no_mfa_code_is_used_beside_one_that_does(
+    sts: Sts, tmp_path: Path, prompts: list[str], name: str
+) -> None:
+    (tmp_path / "config").write_text(MFA_PROFILES)
+    found = _botocore_credentials(AwsOptions(name), REGION, f"profile {name!r}")
+    assert found.access_key == ("FILEKEY" if name == "keys" else "ROLEKEY")
+    assert prompts == []
+
+
+@pytest.mark.parametrize("role", [None, WRITER])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_mfa_code_of_the_default_chain_is_an_error_without_a_prompt(
+    sts: Sts,
+    tmp_path: Path,
+    prompts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    role: str | None,
+    is_named: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    profiles = MFA_PROFILES if is_named else MFA_PROFILES.replace("profile kafka", "default")
+    (tmp_path / "config").write_text(profiles)
+    if is_named:
+        monkeypatch.setenv("AWS_PROFILE", "kafka")
+    # The keys of the environment come first.
+    if role is not None:
+        _botocore_credentials(AwsOptions(role=role), REGION, "profile")
+        assert sts.keys == ["KEY"]
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(TokenException, match="default profile, needs an MFA code") as caught:
+        _botocore_credentials(AwsOptions(role=role), REGION, "profile")
+    assert "awsProfileName" not in str(caught.value)
+    assert prompts == []
+    # The keys in JAAS assume the role.
+    if role is not None:
+        keys = AwsCredentials("OFJAAS", "s")
+        _botocore_credentials(AwsOptions(role=role, role_keys=keys), REGION, "profile")
+        assert sts.keys == ["KEY", "OFJAAS"]
 
 
 class Sts(HTTPServer):

@@ -33,9 +33,8 @@ from support.brokers.token_server import (
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange
-from spark_kafka_sink.auth.oauthbearer import RefreshWindow, subject
+from spark_kafka_sink.auth.oauthbearer import subject
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
-from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, name_options
@@ -43,6 +42,7 @@ from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network import http, oauth, option_values
 from spark_kafka_sink.network.http import HttpException, HttpLimits
+from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import SaslAuthenticator
@@ -852,20 +852,18 @@ def test_a_server_that_is_busy_is_asked_again(server: TokenServer) -> None:
 def test_the_first_requests_of_many_workers_are_spread(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(TokenSource, "_go_on", lambda source: None)
+    monkeypatch.setattr(TokenSource, "_now", lambda source: 1000.0)
     begins: list[float] = []
-
-    def renewal(window: RefreshWindow, backoff: ExponentialBackoff, begin: float) -> TokenRenewal:
-        begins.append(begin)
-        return TokenRenewal(window, backoff, begin)
-
-    monkeypatch.setattr(oauth, "TokenRenewal", renewal)
-    monkeypatch.setattr(time, "time", lambda: 1000.0)
     for number in range(50):
-        options = by_secret(server.url, f"secret {number}")
-        config = producer_config(options)
-        assert OAuth(config, OptionValues(config), is_one_of_many=number > 0).source is not None
+        config = producer_config(by_secret(server.url, f"secret {number}"))
+        made = Security.of(config, is_one_of_many=number > 0)
+        assert made is not None
+        assert made._oauth is not None
+        assert made._oauth.source is not None
+        begins.append(made._oauth.source._renewal.fetch_at)
     alone, *many = begins
-    assert alone == 0.0
+    assert alone == 1000.0
     assert all(1000 <= begin <= 1001 for begin in many)
     assert max(many) - min(many) > 0.5
 

@@ -207,6 +207,60 @@ def test_the_thread_ends_with_the_last_client_and_the_token_stays() -> None:
     assert endpoint.fetches == 1
 
 
+def unused_endpoint() -> tuple[Endpoint, Answer]:
+    """Return an endpoint whose only client is closed, and the token of this client."""
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    answer = endpoint.respond(token(9000.0, "first"))
+    client.wait()
+    endpoint.source.detach(client)
+    return endpoint, answer
+
+
+def test_after_a_minute_without_clients_the_next_ones_share_a_new_token() -> None:
+    endpoint, first = unused_endpoint()
+    clients = [Client() for _ in range(3)]
+    endpoint.now += 60
+    endpoint.source.attach(clients[0])
+    assert endpoint.source.token() is first
+    endpoint.source.detach(clients[0])
+    endpoint.now += 61
+    second = endpoint.respond(token(9000.0, "second"))
+    for client in clients:
+        endpoint.source.attach(client)
+        assert served(endpoint.source, client) is second
+    assert endpoint.fetches == 2
+
+
+def test_a_client_that_nobody_closed_begins_the_minute_without_clients() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    endpoint.respond(token(9000.0, "first"))
+    client.wait()
+    del client
+    gc.collect()
+    with endpoint.source._changed:
+        # The thread looks for clients from time to time.
+        endpoint.source._changed.notify_all()
+    wait_until(lambda: thread_of(endpoint.source) is None)
+    endpoint.now += 61
+    other = Client()
+    endpoint.source.attach(other)
+    second = endpoint.respond(token(9000.0, "second"))
+    assert served(endpoint.source, other) is second
+
+
+def test_after_a_minute_without_clients_the_old_token_serves_if_the_endpoint_is_down() -> None:
+    endpoint, first = unused_endpoint()
+    endpoint.now += 61
+    other = Client()
+    endpoint.source.attach(other)
+    assert endpoint.source.token() is None
+    endpoint.respond(TokenException("it answered 401", is_final=True))
+    other.wait()
+    assert endpoint.source.token() is first
+
+
 def test_a_client_that_nobody_closes_is_not_kept() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
