@@ -1,6 +1,7 @@
 """Each way to be refused: the right class and sentence, no row, and in Spark no task.
 
-Five seconds are the limit of each call, so that what comes later is another error.
+A call that has not failed after five seconds raises a TimeoutException, which is another error. A
+batch would wait for longer than its test may take.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from spark_kafka_sink.errors import (
     KafkaException,
     SaslAuthenticationException,
     SslAuthenticationException,
+    TimeoutException,
     TopicAuthorizationException,
     UnsupportedSaslMechanismException,
 )
@@ -49,9 +51,12 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.long(reason="three nodes, each mechanism and each fault"),
-    pytest.mark.timeout(300),
+    # Without the fixtures, which start brokers and Spark; less than delivery.timeout.ms.
+    pytest.mark.timeout(120, func_only=True),
 ]
 
+# No refusal may wait for one of them. After the first one, a call raises a TimeoutException.
+LIMITS: Final = {"max.block.ms": "5000", "delivery.timeout.ms": "300000"}
 WRONG: Final = "WRONG-SECRET"
 KERBEROS: Final = "com.sun.security.auth.module.Krb5LoginModule"
 SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -98,7 +103,7 @@ class Refused:
     ) -> None:
         """Check the errors, and that nothing was written and no task was started."""
         topic = new_topic(self._kafka, may_write=may_write)
-        given = {**given, "max.block.ms": "5000"}
+        given = {**given, **LIMITS}
         with pytest.raises(KafkaException) as by_producer:
             write(given, topic, 1)
         assert type(by_producer.value) is kind
@@ -115,6 +120,7 @@ class Refused:
             shown = "".join(traceback.format_exception(caught.value))
             assert not [each for each in (WRONG, PASSWORD, CLIENT_SECRET) if each in shown]
         assert kind.__name__ in str(by_spark.value)
+        assert TimeoutException.__name__ not in str(by_spark.value)
         assert self._spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
         assert numbers(self._kafka, topic) == []
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from support.brokers.logins import (
     by_keytab,
     measured,
     new_topic,
+    numbers,
     options,
 )
 from support.brokers.secured_kafka import SecuredKafka
@@ -28,6 +30,9 @@ from support.brokers.token_server import TokenServer
 from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.kafka,
@@ -125,6 +130,54 @@ def test_an_idle_producer_goes_on_after_three_lives_of_a_token(
         assert len(server.asked) >= 3
     found = [each.value for each in read_with_confluent(guarded_cluster.bootstrap, topic)]
     assert found == [row.encode() for _ in range(PARTITIONS) for row in rows]
+
+
+def add_file(source: Path, file: Path, values: range) -> None:
+    """Write a file with a line per value, and put it into the source of a stream all at once."""
+    file.write_text("".join(f"{value}\n" for value in values))
+    file.rename(source / file.name)
+
+
+def wait_for_token(server: TokenServer, at: float) -> None:
+    """Wait until somebody asks for a token at this time or later."""
+    limit = at + 60
+    while server.asked[-1].at < at:
+        assert time.monotonic() < limit, "nobody asks for a token"
+        wait(0.1)
+
+
+@pytest.mark.spark
+def test_an_idle_stream_goes_on_after_three_lives_of_a_token(
+    guarded_cluster: SecuredKafka, server: TokenServer, tmp_path: Path, spark: SparkSession
+) -> None:
+    server.life_s = 8
+    topic, source = new_topic(guarded_cluster), tmp_path / "source"
+    source.mkdir()
+    given = options(guarded_cluster, SIGNED, tmp_path, server)
+    # As for the idle producer above.
+    given |= {"sasl.login.refresh.window.factor": "0.5"}
+    query = (
+        spark.readStream.text(str(source))
+        .writeStream.format("pykafka")
+        .options(**{f"kafka.{name}": value for name, value in given.items()})
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        add_file(source, tmp_path / "a.txt", range(100))
+        query.processAllAvailable()
+        assert numbers(guarded_cluster, topic) == list(range(100))
+        # While the stream is idle, only what runs in the background asks for tokens.
+        wait_for_token(server, time.monotonic() + 3 * server.life_s)
+        add_file(source, tmp_path / "b.txt", range(100, 200))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert query.exception() is None
+    rows = [each["numInputRows"] for each in query.recentProgress]
+    assert [each for each in rows if each] == [100, 100]
+    assert numbers(guarded_cluster, topic) == list(range(200))
 
 
 def failed_fetches(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:

@@ -301,6 +301,8 @@ class Scene:
         self._keys_of_keytabs: list[bytes] = []
         self._key = keys.pkcs8(kafka.client.key, f"{_MARKER}-key")
         kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
+        with self._admin() as admin:
+            self._expired_token = admin.create_delegation_token(max_lifetime_ms=1)
         server.answer = self._answer
         registry.authorization = basic("user", f"{_MARKER}-registry")
 
@@ -386,6 +388,18 @@ class Scene:
             "kafka.ssl.truststore.location": str(self._kafka.ca),
         }
 
+    def _by_expired_ticket(self) -> tuple[dict[str, str], str]:
+        assert self._kdc is not None
+        keytab = self._kdc.keytab(USER)
+        cache = self._kdc.tickets(USER, keytab, "-l", "1s")
+        self._kdc.wait_until_expired(cache)
+        jaas = (
+            f"com.sun.security.auth.module.Krb5LoginModule required /* {_MARKER} */ "
+            f'useTicketCache=true ticketCache="{cache}";'
+        )
+        options = self._kerberos(USER, keytab, by_jaas=True) | {"kafka.sasl.jaas.config": jaas}
+        return options, "has expired: run kinit again"
+
     def _by_kerberos(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
         """Return as `_writes` does, nothing where there is no KDC."""
         if self._kdc is None:
@@ -400,16 +414,31 @@ class Scene:
             [
                 (self._kerberos(principal, wrong, by_jaas=True), "has an old or wrong key"),
                 (self._kerberos("nobody", keytab, by_jaas=True), "no ticket for principal"),
+                self._by_expired_ticket(),
             ],
         )
 
+    def _admin(self) -> KafkaAdmin:
+        options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
+        return KafkaAdmin(producer_config(options))
+
+    def _by_expired_token(self) -> tuple[dict[str, str], str]:
+        token = self._expired_token
+        jaas = (
+            f"{_MODULE} required username={quoted(token.token_id)} "
+            f'password={quoted(token.hmac.value)} tokenauth="true";'
+        )
+        said = f"refused the login of the delegation token {token.token_id!r}"
+        return self._scram() | {"kafka.sasl.jaas.config": jaas}, said
+
     def _hmacs(self) -> list[str]:
         """Return what delegation tokens log in with."""
-        options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
-        with KafkaAdmin(producer_config(options)) as admin:
+        with self._admin() as admin:
             tokens = admin.describe_delegation_token([f"User:{MARKED_USER}"])
-        assert tokens
-        return [token.hmac.value for token in tokens]
+        expired = self._expired_token
+        found = [token.hmac.value for token in tokens if token.token_id != expired.token_id]
+        assert found
+        return found
 
     def _writes(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
         """Return options that succeed, and those that fail, with what is said then."""
@@ -476,6 +505,7 @@ class Scene:
                 "refused the login of user 'nobody'",
             ),
             (oauth | {f"{client}.id": _OF_EXPIRED_TOKENS}, "invalid_token"),
+            self._by_expired_token(),
         ]
         by_kerberos, not_by_kerberos = self._by_kerberos()
         succeed = [scram(), self._plain(), mutual, oauth, *by_kerberos]
@@ -548,7 +578,7 @@ class Scene:
         expired_key = self._kafka.expired_client_pem.read_text().partition("-----END")[0]
         key = [*self._key.splitlines()[1:-1], *expired_key.splitlines()[1:]]
         tokens = [token.rpartition(".")[2] for token in self._server.tokens]
-        return [_MARKER, *inner, *key, *tokens]
+        return [_MARKER, *inner, *key, *tokens, self._expired_token.hmac.value]
 
     def search(self) -> dict[str, bytes]:
         """Return the contents of all files by name; no secret is in any."""

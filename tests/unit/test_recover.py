@@ -93,6 +93,14 @@ def test_a_file_with_an_unknown_or_a_secret_option_is_refused_without_its_value(
     assert "s3cret" not in said
 
 
+def test_an_empty_option_of_a_file_counts(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    name = "ssl.endpoint.identification.algorithm"
+    file.write_text(f"bootstrap.servers={NOWHERE}\nsecurity.protocol=SSL\n{name}=\n")
+    asked = recover._asked(recover._parser().parse_args(["--config", str(file)]))
+    assert asked.config.ssl_endpoint_identification_algorithm == ""
+
+
 def test_brokers_that_are_not_there_are_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

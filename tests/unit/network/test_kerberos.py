@@ -1,10 +1,13 @@
-"""Kerberos logins without the library: how often the KDC is asked while it refuses the client."""
+"""Kerberos logins without the library: what it is asked for, and how often the KDC is asked."""
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
+from enum import Enum, Flag, auto
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -16,6 +19,22 @@ from spark_kafka_sink.network.security import Security
 
 WAIT_S = 20
 NODES = [Node(id=number, host=f"broker-{number}", port=1) for number in range(3)]
+
+
+def kerberos_client(options: dict[str, str]) -> Security:
+    """Return a client that logs in by Kerberos. options: whose tickets it takes."""
+    made = Security.of(
+        producer_config(
+            {
+                "bootstrap.servers": "h:1",
+                "security.protocol": "SASL_SSL",
+                "sasl.kerberos.service.name": "kafka",
+                **options,
+            }
+        )
+    )
+    assert made is not None
+    return made
 
 
 class Kdc:
@@ -57,18 +76,7 @@ class Kdc:
         }
         module = "com.sun.security.auth.module.Krb5LoginModule"
         by_cache = {"sasl.jaas.config": f"{module} required useTicketCache=true;"}
-        made = Security.of(
-            producer_config(
-                {
-                    "bootstrap.servers": "h:1",
-                    "security.protocol": "SASL_SSL",
-                    "sasl.kerberos.service.name": "kafka",
-                    **(by_cache if has_cache else by_keytab),
-                }
-            )
-        )
-        assert made is not None
-        return made
+        return kerberos_client(by_cache if has_cache else by_keytab)
 
 
 @pytest.fixture
@@ -187,3 +195,54 @@ def test_a_kdc_that_cannot_be_reached_is_tried_at_each_login(kdc: Kdc) -> None:
     kdc.refused["u"] = NetworkException("unreachable")
     assert [result(client, node) for node in NODES] == ["unreachable"] * 3
     assert kdc.asked == ["u", "u", "u"]
+
+
+class NameType(Enum):
+    """The library's kinds of names."""
+
+    hostbased_service = auto()
+    kerberos_principal = auto()
+
+
+class RequirementFlag(Flag):
+    """What the library can be asked for."""
+
+    mutual_authentication = auto()
+    integrity = auto()
+
+
+def test_the_library_gets_the_advertised_host_and_nobody_looks_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = []
+
+    def context(*, name: tuple[str, NameType], **_: object) -> object:
+        services.append(name)
+        return SimpleNamespace(complete=False, step=lambda: b"a token")
+
+    def look_up(*given: object) -> None:
+        raise AssertionError(f"{given} was looked up")
+
+    library, errors = ModuleType("gssapi"), ModuleType("gssapi.exceptions")
+    vars(library).update(
+        Credentials=lambda **_: SimpleNamespace(name="u@REALM", lifetime=9000),
+        MechType=SimpleNamespace(kerberos="kerberos"),
+        Name=lambda text, kind: (text, kind),
+        NameType=NameType,
+        RequirementFlag=RequirementFlag,
+        SecurityContext=context,
+    )
+    vars(errors).update(ExpiredCredentialsError=OSError, GSSError=OSError)
+    for module in (library, errors):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("getaddrinfo", "gethostbyaddr", "gethostbyname", "getfqdn", "getnameinfo"):
+        monkeypatch.setattr(socket, name, look_up)
+    keytab = tmp_path / "keytab"
+    keytab.write_bytes(b"\x05\x02")
+    client = kerberos_client({"sasl.kerberos.principal": "u", "sasl.kerberos.keytab": str(keytab)})
+    for host in ("Broker-7.example.com", "broker-8.example.com."):
+        assert result(client, Node(id=7, host=host, port=1)) == ""
+    assert services == [
+        ("kafka@Broker-7.example.com", NameType.hostbased_service),
+        ("kafka@broker-8.example.com", NameType.hostbased_service),
+    ]

@@ -22,6 +22,8 @@ from support.brokers.scripted_broker import ScriptedBroker
 from support.programs.unprivileged import unprivileged
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
+from spark_kafka_sink.auth.java_properties import properties
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
@@ -140,6 +142,15 @@ def test_an_empty_option_reaches_the_producer() -> None:
     for value, expected in ((" ", ""), ("", ""), ("HTTPS", "https")):
         options = sink_options(NAMES | {"kafka.security.protocol": "SSL", option: value})
         assert options.producer.ssl_endpoint_identification_algorithm == expected
+
+
+def test_an_empty_option_of_a_properties_file_reaches_the_producer() -> None:
+    given = properties(
+        "security.protocol=SSL\n# names are not checked\nssl.endpoint.identification.algorithm=\n"
+    )
+    options = sink_options(NAMES | {f"kafka.{name}": value for name, value in given.items()})
+    for config in (options.producer, producer_config({"bootstrap.servers": "h:1"} | given)):
+        assert config.ssl_endpoint_identification_algorithm == ""
 
 
 def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
