@@ -355,7 +355,7 @@ def _looked(machine: Recovering) -> Step[Recovering]:
 
 def _fate_of_marker(read: MarkerRead | Failure) -> Fate:
     if isinstance(read, Failure):
-        return Fate.UNKNOWN
+        return Fate.IN_DOUBT if read.error in resolve.NO_LONGER_FOUND else Fate.UNKNOWN
     if read.marker is None:
         return Fate.IN_DOUBT if read.is_gone else Fate.UNKNOWN
     return Fate.COMMITTED if read.marker is Marker.COMMIT else Fate.LOST
@@ -363,8 +363,11 @@ def _fate_of_marker(read: MarkerRead | Failure) -> Fate:
 
 def _why(owner: Owner, decided: DecidedTransaction, read: MarkerRead | Failure) -> Failure:
     if isinstance(read, Failure):
-        return read
-    why = resolve.RECORDS_ARE_GONE if read.is_gone else resolve.NO_MARKER
+        if read.error not in resolve.NO_LONGER_FOUND:
+            return read
+        why = resolve.NO_LONGER_FOUND[read.error]
+    else:
+        why = resolve.RECORDS_ARE_GONE if read.is_gone else resolve.NO_MARKER
     return resolve.in_doubt(
         owner.task_id(decided.slot), decided.partition, decided.first_offset, why
     )

@@ -298,7 +298,9 @@ def test_a_torn_plan_that_read_an_old_end_of_the_log_aborts_nothing() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-@pytest.mark.parametrize("marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True)])
+@pytest.mark.parametrize(
+    "marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True), MarkerRead(error=2)]
+)
 def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, level: int) -> None:
     script: dict[Any, list[Reply]] = {
         ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
@@ -382,6 +384,7 @@ def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
     [
         (MarkerRead(is_gone=True), "may be committed or aborted: its records are no longer in the"),
         (MarkerRead(), "may be committed or aborted: it has no marker yet"),
+        (MarkerRead(error=2), "may be committed or aborted: a batch of the partition is damaged"),
         (MarkerRead(error=29), "could not be committed: Fetch got TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )

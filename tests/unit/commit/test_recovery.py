@@ -202,7 +202,8 @@ def test_a_look_believes_a_coordinator_that_knows_the_commit(state: str) -> None
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(), Fate.UNKNOWN, "it has no marker yet"),
-        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
+        (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
+        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -218,7 +219,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
-        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
+        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )

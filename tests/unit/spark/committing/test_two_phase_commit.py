@@ -332,6 +332,16 @@ def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
     assert abort_with(there, lend).line == NOT_KNOWN
 
 
+def test_an_abort_does_not_ask_again_for_a_damaged_commit_log(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client({ReadLog: [LogRead(error=2)]}, capsys)
+    line = abort_with(client, lend).line
+    assert line.startswith(f"it is not known whether the write of {OWNER} is committed (")
+    assert "Fetch got CORRUPT_MESSAGE (2)" in line
+    assert client.now() < 60.0
+
+
 def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms(
     lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
