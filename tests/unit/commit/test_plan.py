@@ -487,7 +487,7 @@ def test_a_record_of_a_newer_version_of_the_sink_is_refused() -> None:
 
 @pytest.mark.parametrize("ask", [ListTransactions, InitProducerId, ReadLog])
 def test_what_gets_no_answer_is_asked_again_until_the_time_is_over(ask: Any) -> None:  # noqa: ANN401
-    outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=10.0)
+    outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=12.0)
     assert outcome.kind is FailureKind.NO_ANSWER
     assert "got NETWORK_EXCEPTION (13); connection lost" in outcome.sentence
     # After the first request without a response, the plan reads the log and then begins again.
