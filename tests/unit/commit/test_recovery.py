@@ -314,6 +314,18 @@ def test_what_is_decided_is_committed_after_the_first_request_without_an_answer(
     assert Question(DescribeTransaction(silent)) in after, "it is described after that"
 
 
+def test_an_early_commit_has_a_deadline_of_its_own() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Unanswered(7, "node 3 did not answer")],
+        "commit": [Ended(error=14), Ended()],
+    }
+    begun = recovery.begin(FOUND, level=2, deadline=31.0, more_s=31.0)
+    machine, asked = run(begun, recovery.step, script, now=29.0)
+    assert machine.outcome.fates == (Fate.COMMITTED,)
+    # The time to describe transactions is over then.
+    assert kinds(asked) == [*[DescribeTransaction] * 2, *["commit"] * 2, *[DescribeTransaction] * 2]
+
+
 def test_a_broker_that_answers_the_second_time_is_not_missed() -> None:
     lost = Unanswered(13, "connection lost")
     script: dict[Any, list[Reply]] = {
