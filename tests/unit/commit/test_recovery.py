@@ -391,9 +391,11 @@ def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
 # -- all owners -----------------------------------------------------------------------------------
 
 
-def survey_with(script: dict[Any, list[Reply]]) -> tuple[Any, list[Question]]:
+def survey_with(
+    script: dict[Any, list[Reply]], *, ends_early: bool = True
+) -> tuple[Any, list[Question]]:
     """Look for owners; script: the replies."""
-    begun = survey.begin("pykafka", deadline=60.0)
+    begun = survey.begin("pykafka", deadline=60.0, ends_early=ends_early)
     machine, asked = run(begun, survey.step, script)
     return machine.outcome, asked
 
@@ -428,6 +430,7 @@ def test_a_survey_that_finds_a_decision_waits_for_a_silent_broker_only_once(
     silent: list[Reply] = [Unanswered(7, "node 3 did not answer")]
     surveyed, asked = survey_with({ReadAllRecords: [every], ListTransactions: silent})
     assert [each.open_ids for each in surveyed.owners] == [None]
+    assert surveyed.is_early
     assert "node 3 did not answer" in surveyed.missed.sentence
     assert kinds(asked) == [ReadAllRecords, ListTransactions]
     # The records may be read later than the first request for the list fails.
@@ -440,14 +443,17 @@ def test_a_survey_that_finds_a_decision_waits_for_a_silent_broker_only_once(
     assert kinds(asked).count(ListTransactions) == 2
 
 
-def test_a_survey_that_finds_no_decision_asks_again_for_the_list() -> None:
-    every = AllRecordsRead(((OWNER.driver_id, LogReading(DONE, 3)),))
+@pytest.mark.parametrize(("record", "ends_early"), [(DONE, True), (DECIDED, False)])
+def test_a_survey_that_has_nothing_to_commit_asks_again_for_the_list(
+    record: CommitRecord, *, ends_early: bool
+) -> None:
+    every = AllRecordsRead(((OWNER.driver_id, LogReading(record, 3)),))
     silent = [Unanswered(7, "node 3 did not answer")] * 3
     script: dict[Any, list[Reply]] = {
         ReadAllRecords: [every], ListTransactions: [*silent, Listed()]
     }  # fmt: skip
-    surveyed, _ = survey_with(script)
-    assert surveyed == Surveyed((FoundOwner(OWNER, LogReading(DONE, 3), ()),))
+    surveyed, _ = survey_with(script, ends_early=ends_early)
+    assert surveyed == Surveyed((FoundOwner(OWNER, LogReading(record, 3), ()),))
 
 
 def test_a_survey_that_brokers_refuse_is_a_failure() -> None:
