@@ -962,7 +962,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "errors.py:NO_BROKER_BY_TLS",
             ),
             tests=(
-                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_in_the_end_even_if_the_other_broker_is_down",
+                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_at_once_if_the_other_broker_is_down",
+                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_in_the_end_if_the_other_broker_sends_nothing",
                 "unit/network/test_tls.py::test_a_broker_that_refuses_the_client_s_certificate_is_believed",
                 "unit/network/test_tls.py::test_what_is_no_host_is_one_clear_error",
             ),
