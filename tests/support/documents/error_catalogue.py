@@ -784,14 +784,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "TLS and logins": (
         Entry(
             "Options of TLS and SASL without effect",
-            "The options have no effect with this `security.protocol`.",
+            (
+                "Options of SASL have no effect with this `security.protocol`, or options of TLS "
+                "are set without `security.protocol`."
+            ),
             (
                 "Set `security.protocol` to the protocol of the brokers' listener, or remove the "
                 "options."
             ),
             places=("config.py:_check_security",),
             tests=(
-                "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
+                "unit/test_config.py::test_options_of_sasl_that_are_left_over_are_refused_or_warned_of_once",
+                "unit/test_config.py::test_options_of_tls_without_a_protocol_are_refused",
             ),
         ),
         Entry(
