@@ -22,7 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
-from spark_kafka_sink.auth.pem import certificate_subject, certificates, private_key
+from spark_kafka_sink.auth.pem import certificates, private_key
+from spark_kafka_sink.auth.x500_names import certificate_subject
 from spark_kafka_sink.errors import ConfigException, Option, SslAuthenticationException
 from spark_kafka_sink.logs import shown_value, without_path
 

@@ -1883,7 +1883,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "network/sasl_authenticator.py:SaslAuthenticator._open_exchange": BROKEN_PROTOCOL,
     "network/request_client.py:RequestFuture.response": "a bug",
     "network/tls_selector.py:": "a bug",
-    "auth/pem.py:certificate_subject": "a bug: OpenSSL has loaded the certificate before",
+    "auth/x500_names.py:certificate_subject": "a bug: OpenSSL has loaded the certificate before",
     "spark/planning/kept_schemas.py:_of_parts": "a damaged file, which counts as none",
     "spark/planning/kept_schemas.py:_referenced_schema": "a damaged file, which counts as none",
     "producer/producer_batch.py:": "a bug",
