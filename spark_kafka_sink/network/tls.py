@@ -28,6 +28,8 @@ from spark_kafka_sink.errors import ConfigException, Option, SslAuthenticationEx
 from spark_kafka_sink.logs import shown_value, without_path
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+SSLContext: TypeAlias = ssl.SSLContext
+"""The type for the modules that do not import ssl."""
 
 PIECE_BYTES: Final = 256 * 1024
 # The largest payload of one TLS record in bytes.
