@@ -963,6 +963,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/tls.py:TlsLayer._why",
                 "network/tls.py:TlsLayer._alert_advice",
                 "network/tls.py:TlsLayer.__init__",
+                "network/nodes.py:NodeStates.check_tls",
                 "errors.py:NO_BROKER_BY_TLS",
             ),
             tests=(
