@@ -611,23 +611,27 @@ def check_names(
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
     """Return the TLS and SASL options that have no effect with the security.protocol.
 
-    Raise ConfigException if there are such options; with `lenient`, only log a warning.
+    Log a warning if there are such options. Raise ConfigException instead, unless `lenient`, if
+    there are SASL options, or TLS options without security.protocol: the user surely expects a
+    login, or encryption.
     """
-    protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
+    given = options.get("security.protocol")
+    protocol = str(given or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:
         return frozenset()
     families, why = unused
     known = {each.encode_name for each in option_fields()} | NOT_YET
     found = [name for name in options if name.startswith(families) and name in known]
-    if found:
-        have, it = ("has", "it") if len(found) == 1 else ("have", "them")
+    refused = [] if lenient else [n for n in found if not (given and n.startswith("ssl."))]
+    if shown := refused or found:
+        have, it = ("has", "it") if len(shown) == 1 else ("have", "them")
         message = (
-            f"{listed(str(Option(name)) for name in found)} {have} no effect with "
+            f"{listed(str(Option(name)) for name in shown)} {have} no effect with "
             f"{Option('security.protocol')}={protocol} ({why}); remove {it}, or set "
             f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
-        if not lenient:
+        if refused:
             raise ConfigException(message)
         warn_once(logger, message)
     return frozenset(found)

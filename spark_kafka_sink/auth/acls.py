@@ -23,6 +23,8 @@ from spark_kafka_sink.model import Secret
 _ANONYMOUS: Final = "ANONYMOUS"
 _UNKNOWN: Final = "NAME"
 _ADMIN: Final = "admin.properties"
+_BY_CERTIFICATE: Final = "the subject of the client's certificate, or what the brokers map it to"
+_MAPPING: Final = "ssl.principal.mapping.rules"
 # The operations that a reader needs on a topic, and the advice to grant them.
 READ: Final = ("READ", "DESCRIBE")
 READ_ADVICE: Final = "grant READ and DESCRIBE on the topic to this client"
@@ -36,7 +38,7 @@ class Acls:
     contain it. described: a description of that principal. servers: the bootstrap servers, or None
     if the brokers do not use Kafka's ACLs. is_secured: whether these servers need TLS or a login.
     logged_in: returns the name of the principal that has logged in, or an empty string before a
-    login.
+    login. has_certificate: whether the principal is the subject of a certificate.
     """
 
     principal: str = ""
@@ -44,6 +46,7 @@ class Acls:
     servers: str | None = "HOST:PORT"
     is_secured: bool = False
     logged_in: Callable[[], str] = str
+    has_certificate: bool = False
 
     @classmethod
     def of(cls, config: ProducerConfig, logged_in: Callable[[], str] = str) -> Acls:
@@ -56,7 +59,8 @@ class Acls:
             return cls(token.owner.removeprefix("User:"), "", servers, is_secured=True)
         principal, described = _principal(config)
         is_secured = config.has_sasl or config.has_tls
-        return cls(principal, described, servers, is_secured, logged_in)
+        by_certificate = described == _BY_CERTIFICATE
+        return cls(principal, described, servers, is_secured, logged_in, by_certificate)
 
     def hint(
         self,
@@ -89,6 +93,8 @@ class Acls:
         if code != error_codes.CLUSTER_AUTHORIZATION_FAILED:
             words.append(name or _UNKNOWN)
         note = "" if principal else f", where User:{_UNKNOWN} is {self.described}"
+        if principal and self.has_certificate:
+            note = f"; if the brokers map the subject ({_MAPPING}), name what they map it to"
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, name: str) -> str | None:
@@ -116,7 +122,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
         if config.has_tls and certificate is not None:
-            return "", "the subject of the client's certificate, or what the brokers map it to"
+            return "", _BY_CERTIFICATE
         return _ANONYMOUS, ""
     jaas = _jaas(config.sasl_jaas_config)
     if config.sasl_mechanism == OAUTHBEARER:

@@ -44,10 +44,6 @@ _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 # An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
 _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
 _DER: Final = b"\x30"
-# The tag of a certificate's version, and the greatest length of an element that DER encodes in one
-# byte.
-_DER_VERSION: Final = 0xA0
-_DER_LONGEST_SHORT: Final = 0x7F
 PEM_BEGIN: Final = "-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
 _HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*\r?$", re.MULTILINE)
@@ -162,31 +158,6 @@ def certificates(text: str, origin: str) -> list[PemBlock]:
     if not found:
         raise ConfigException(f"{origin} has no certificate in PEM{_instead(blocks)}")
     return found
-
-
-def certificate_subject(certificate: bytes) -> bytes:
-    """Return the subject of a certificate; both are in DER.
-
-    Raise ValueError if the certificate is not valid.
-    """
-    try:
-        at = _der_content(certificate, _der_content(certificate, 0)[0])[0]
-        if certificate[at] == _DER_VERSION:
-            at = _der_content(certificate, at)[1]
-        for _ in ("serial number", "signature algorithm", "issuer", "validity"):
-            at = _der_content(certificate, at)[1]
-        return certificate[at : _der_content(certificate, at)[1]]
-    except IndexError:
-        raise ValueError("not a certificate") from None
-
-
-def _der_content(data: bytes, at: int) -> tuple[int, int]:
-    """Return the positions at which the content of the DER element at `at` begins and ends."""
-    size, begin = data[at + 1], at + 2
-    if size > _DER_LONGEST_SHORT:
-        length = size - _DER_LONGEST_SHORT - 1
-        size, begin = int.from_bytes(data[begin : begin + length], "big"), begin + length
-    return begin, begin + size
 
 
 def private_key(text: str, origin: str) -> PemBlock:

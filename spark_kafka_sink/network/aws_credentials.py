@@ -2,8 +2,8 @@
 
 Access keys in environment variables need no additional package. botocore (the extra ``msk``) also
 reads profiles, assumes roles, and reads the credentials of EC2 instances, pods and containers. Only
-this module imports botocore. botocore may send requests to servers, so the thread of a
-`TokenSource` calls it.
+this module imports botocore. To get credentials, botocore may send requests to servers, so the
+thread of a `TokenSource` calls it. `aws_identity` calls it in any thread, and only reads files.
 """
 
 from __future__ import annotations

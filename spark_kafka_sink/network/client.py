@@ -392,6 +392,7 @@ class NetworkClient:
 
         If the least loaded node has no connection, connect to it first.
         """
+        self._nodes.check_tls()
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
@@ -505,7 +506,6 @@ class NetworkClient:
         later = is_refusal and self._security and self._security.may_be_accepted_later
         if error is not None and not later:
             self._nodes.reject(error)
-        self._nodes.check_rejection()
         if self._nodes.are_given_up(state, reason, now):
             self.set_nodes({})
 

@@ -42,7 +42,7 @@ from urllib.request import (
 from spark_kafka_sink.errors import ConfigException
 
 if TYPE_CHECKING:
-    import ssl
+    from spark_kafka_sink.network.tls import SSLContext
 
 MOST_BYTES: Final = 1 << 20
 """The size of the largest response body in bytes, unless the request has another limit."""
@@ -173,7 +173,7 @@ def post(
     form: Mapping[str, str],
     headers: Mapping[str, str],
     limits: HttpLimits,
-    context: ssl.SSLContext | None = None,
+    context: SSLContext | None = None,
     certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
     """Send a form by POST and return the response, even if its status is an error; see `send`."""
@@ -187,7 +187,7 @@ def send(
     body: bytes | None,
     headers: Mapping[str, str],
     limits: HttpLimits,
-    context: ssl.SSLContext | None = None,
+    context: SSLContext | None = None,
     certificate_hint: str = _TRUST_ITS_CA,
 ) -> HttpAnswer:
     """Send a request and return the response, even if its status is an error.
@@ -375,7 +375,7 @@ class _TimedTls(_Timed, HTTPSConnection):
     """An HTTPS connection with a deadline."""
 
 
-def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
+def _opener(url: str, deadline: _Deadline, context: SSLContext | None) -> OpenerDirector:
     """Return an opener that supports only HTTP and HTTPS, and follows no redirects."""
 
     class Http(HTTPHandler):

@@ -158,13 +158,10 @@ class NodeState:
         return 0 if self.connection is None else self.connection.load
 
     @property
-    def is_rejected_by_tls(self) -> bool:
-        """Whether TLS failed at an address of the node, and no address is left or being tried.
-
-        The addresses of one host are often the same broker, by IPv4 and by IPv6. So it is enough if
-        TLS fails at one of them, and the others fail in any way.
-        """
-        return self.has_failed_by_tls and self.connection is None and not self.addresses
+    def has_failed(self) -> bool:
+        """Whether all addresses of the node have failed in any way, and none is being tried."""
+        is_tried_now = self.connection is not None or self.awaits_login_since is not None
+        return bool(self.last_error) and not self.addresses and not is_tried_now
 
     def can_send(self, now: float) -> bool:
         """Return whether requests may be sent and the broker does not throttle them (KIP-219)."""

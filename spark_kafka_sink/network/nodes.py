@@ -44,7 +44,7 @@ class NodeStates:
         # no broker will ever accept it.
         self.was_ever_ready = False
         self.fatal_error: AuthenticationException | None = None
-        self._rejection: AuthenticationException | None = None
+        self._tls_rejection: SslAuthenticationException | None = None
         # The time since which no needed node has answered.
         self._silent_since: float | None = None
         # The ids of the needed nodes, and whether a request that any node may answer is waiting.
@@ -109,23 +109,33 @@ class NodeStates:
         return True
 
     def reject(self, error: AuthenticationException) -> None:
-        """Record that a broker rejected this client, or that this client rejected the broker."""
-        self._rejection = error
+        """Record that a broker rejected this client, or that this client rejected the broker.
 
-    def check_rejection(self) -> None:
-        """Set `fatal_error` if no broker will ever accept this client.
-
-        All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so a failure of TLS is enough only if TLS failed with every bootstrap
-        address. An address that fails in a different way is tried again: its broker may be
-        starting.
+        All brokers check the same credentials, so one rejected login sets `fatal_error`, unless a
+        broker has accepted this client. For a failure of TLS, see `check_tls`.
         """
-        if self.was_ever_ready or self._rejection is None:
+        if isinstance(error, SslAuthenticationException):
+            self._tls_rejection = error
+        elif not self.was_ever_ready:
+            self.fatal_error = error
+
+    def check_tls(self) -> None:
+        """Set `fatal_error` if TLS failed and no bootstrap address is left to try.
+
+        Certificates differ between brokers, so every bootstrap address is tried first. It does not
+        matter in which way the other addresses fail.
+        """
+        error = self._tls_rejection
+        if error is None or self.was_ever_ready or self.fatal_error is not None:
             return
-        is_by_tls = isinstance(self._rejection, SslAuthenticationException)
-        if is_by_tls and not all(s.is_rejected_by_tls for s in self if s.node.id < 0):
+        bootstrap = [state for state in self if state.node.id < 0]
+        if not all(state.has_failed for state in bootstrap):
             return
-        self.fatal_error = self._rejection
+        if any(state.has_tls_error for state in bootstrap):
+            others = [f"{s.node}: {s.last_error}" for s in bootstrap if not s.has_tls_error]
+            self.fatal_error = (
+                SslAuthenticationException("; ".join([str(error), *others])) if others else error
+            )
 
     @property
     def has_tls_error(self) -> bool:

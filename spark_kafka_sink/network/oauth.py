@@ -68,9 +68,7 @@ from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import TokenCallable
 
 if TYPE_CHECKING:
-    import ssl
-
-    from spark_kafka_sink.network.tls import TlsSettings
+    from spark_kafka_sink.network.tls import SSLContext, TlsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -318,7 +316,7 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
-    def _tls_context(self, settings: OAuthSettings) -> ssl.SSLContext | None:
+    def _tls_context(self, settings: OAuthSettings) -> SSLContext | None:
         if settings.tls is None:
             return None
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl

@@ -34,8 +34,10 @@ _RENEWAL_PAUSE_S: Final = 1.0
 _FAILURE_PAUSE_S: Final = 1.0
 # A slow broker may read a request some time after it was sent.
 _SLOWNESS_S: Final = 2.0
-# The limit for the steps of one exchange. Every mechanism needs far fewer steps.
+# The limits for the steps of one exchange, and for the size of the broker's tokens in them. Every
+# mechanism needs far less.
 _MOST_STEPS: Final = 20
+_MOST_TOKEN_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class SaslAuthenticator:
         self._peer = peer
         self._node_id = node_id
         self._exchange: SaslExchange | None = None
-        self._steps = 0
+        self._steps = self._token_bytes = 0
         self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_at = float("inf")
         self._logged_in_at = self._failed_at = float("-inf")
@@ -104,7 +106,8 @@ class SaslAuthenticator:
             raise
         if exchange is None:
             return None
-        self._exchange, self._steps, self._began_at = exchange, 0, now
+        self._exchange, self._began_at = exchange, now
+        self._steps = self._token_bytes = 0
         return exchange.mechanism
 
     def check_handshake(self, response: SaslHandshakeResponse, *, is_renewal: bool) -> None:
@@ -158,9 +161,15 @@ class SaslAuthenticator:
         """Return the response to the broker's token, or None if the exchange is complete."""
         exchange = self._open_exchange()
         self._steps += 1
+        self._token_bytes += len(token)
         if self._steps > _MOST_STEPS:
             raise SaslAuthenticationException(
                 f"{self._peer} still sends SASL challenges after {_MOST_STEPS} steps of the login"
+            )
+        if self._token_bytes > _MOST_TOKEN_BYTES:
+            raise SaslAuthenticationException(
+                f"{self._peer} has sent SASL challenges of more than {_MOST_TOKEN_BYTES} bytes in "
+                "one login"
             )
         try:
             answer = exchange.step(token)

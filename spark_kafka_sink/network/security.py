@@ -47,6 +47,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
+from spark_kafka_sink.auth.x500_names import distinguished_name
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -420,11 +421,13 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """The name of the client's principal, if a token or a ticket has shown it.
+        """The name of the client's principal, if a certificate, token or ticket has shown it.
 
         Otherwise, it is empty, for example for mechanisms whose user is in the configuration. Any
         thread may read it.
         """
+        if self._certificate is not None:
+            return distinguished_name(self._certificate)
         return self._subject if self._kerberos is None else self._kerberos.principal
 
     def login(self, node: Node, chance: float) -> Login | None:

@@ -22,11 +22,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
-from spark_kafka_sink.auth.pem import certificate_subject, certificates, private_key
+from spark_kafka_sink.auth.pem import certificates, private_key
+from spark_kafka_sink.auth.x500_names import certificate_subject
 from spark_kafka_sink.errors import ConfigException, Option, SslAuthenticationException
 from spark_kafka_sink.logs import shown_value, without_path
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+SSLContext: TypeAlias = ssl.SSLContext
+"""The type for the modules that do not import ssl."""
 
 PIECE_BYTES: Final = 256 * 1024
 # The largest payload of one TLS record in bytes.

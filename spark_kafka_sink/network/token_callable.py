@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
 from spark_kafka_sink.auth.token_renewal import TokenException
@@ -26,32 +26,35 @@ _RETURNS: Final = (
 _MILLISECONDS: Final = (1e12, 1e13)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenCallable:
     """A user's callable.
 
-    name: ``module.Name``. named: the object with this name. call: the object itself, or an instance
-    of it if it is a class.
+    named: the object with the name in the option: the callable, or a class of callables.
     """
 
-    name: str
-    named: object
-    call: Callable[[], object]
+    named: Callable[[], object]
+    # An instance of `named` if it is a class. It is made at the first call, because the constructor
+    # may take a long time.
+    _instance: Callable[[], object] | None = None
 
     @classmethod
     def load(cls, option: str, name: str, shown: str) -> Self:
         """Import the callable.
 
-        shown: the name as messages show it. Raise ConfigException if the name cannot be imported or
-        is not callable.
+        shown: the name as messages show it. Raise ConfigException if the name cannot be imported,
+        is not callable, or is a class whose instances are not callable.
         """
-        named, call = _load(option, name, shown)
-        return cls(name, named, call)
+        return cls(_load(option, name, shown))
 
     def token(self, extensions: dict[str, str]) -> OAuthBearerToken:
-        """Return the token from the callable. Raise TokenException if it returns no valid token."""
+        """Return the token from the callable. This may take a long time.
+
+        Raise TokenException if it returns no valid token, or if no instance of it can be made.
+        """
+        call = self._callable()
         try:
-            found = self.call()
+            found = call()
         except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
             # The message may contain a URL with credentials, or a secret.
             why = f"it raised {type(error).__name__}{_place(error)}"
@@ -59,12 +62,24 @@ class TokenCallable:
             return _checked(found, extensions)
         raise TokenException(why)
 
+    def _callable(self) -> Callable[[], object]:
+        if not isinstance(self.named, type):
+            return self.named
+        if self._instance is None:
+            try:
+                self._instance = self.named()
+            except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
+                why = f"no instance of it can be made ({type(error).__name__}{_place(error)})"
+            else:
+                return self._instance
+            raise TokenException(why, is_final=True)
+        return self._instance
 
-def _load(option: str, name: str, shown: str) -> tuple[object, Callable[[], object]]:
+
+def _load(option: str, name: str, shown: str) -> Callable[[], object]:
     module, _, attribute = name.rpartition(".")
     try:
-        named: Any = getattr(import_module(module), attribute, None)
-        found = named() if isinstance(named, type) else named
+        found: Callable[[], object] | None = getattr(import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         # The name of the missing module may come from a reference, which is not shown.
         missing = f"no module named {error.name!r}" if shown == name else type(error).__name__
@@ -72,9 +87,12 @@ def _load(option: str, name: str, shown: str) -> tuple[object, Callable[[], obje
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         why = f"cannot be imported ({type(error).__name__})"
     else:
-        if callable(found):
-            return named, found
-        why = "is not in that module" if named is None else "cannot be called"
+        kinds = found.__mro__ if isinstance(found, type) else ()
+        if callable(found) and (not kinds or any("__call__" in vars(each) for each in kinds)):
+            return found
+        why = "is not in that module" if found is None else "cannot be called"
+        if kinds:
+            why = "is a class without a method __call__"
     raise ConfigException(
         f"{option} is {shown!r}, which {why}: expected module.Name of a callable without arguments "
         "that returns a token and its expiry time, in seconds since 1970"

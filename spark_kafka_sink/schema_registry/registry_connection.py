@@ -53,7 +53,7 @@ from spark_kafka_sink.schema_registry.schema_registry_client import (
 from spark_kafka_sink.schema_registry.settings import TLS_PREFIX, URL_OPTION, RegistrySettings
 
 if TYPE_CHECKING:
-    import ssl
+    from spark_kafka_sink.network.tls import SSLContext
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class _Connection:
         may_have_user = "@" in self._given[URL_OPTION] or _has_no_port(given)
         return _scheme_of(given) if may_have_user else _without_query(given)
 
-    def _tls_context(self) -> ssl.SSLContext:
+    def _tls_context(self) -> SSLContext:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
         options = {

@@ -40,7 +40,7 @@ from spark_kafka_sink.schema_registry.schemas import (
 )
 
 if TYPE_CHECKING:
-    import ssl
+    from spark_kafka_sink.network.tls import SSLContext
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _RETRIES: Final = 3
@@ -97,7 +97,7 @@ class SchemaRegistryClient:
         self,
         urls: Sequence[RegistryUrl],
         headers: Callable[[str], Mapping[str, str]],
-        context: ssl.SSLContext | None = None,
+        context: SSLContext | None = None,
         *,
         limits: HttpLimits = _LIMITS,
         clock: Callable[[], float] = time.monotonic,

@@ -644,6 +644,22 @@ def test_the_token_of_a_file_is_read_again_for_each_login(
         KafkaAdmin(producer_config(options))
 
 
+def test_a_denial_names_the_subject_of_the_certificate(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    options = tls(secured_kafka, "MUTUAL", ssl_keystore_location=str(secured_kafka.client_pem))
+    other = ("--add", "--allow-principal", "User:other", "--operation", "DESCRIBE")
+    secured_kafka.run_acls_script(
+        "--bootstrap-server", secured_kafka.bootstrap, *other, "--topic", topic
+    )
+    with pytest.raises(TopicAuthorizationException) as caught:
+        write(options, topic, rows=1)
+    said = str(caught.value)
+    assert "--allow-principal User:CN=client --operation WRITE" in said
+    # As here, where brokers map it to the name "client".
+    assert "if the brokers map the subject (ssl.principal.mapping.rules)" in said
+
+
 def test_a_denial_names_the_subject_of_the_token(
     secured_kafka: SecuredKafka, topic: str, tmp_path: Path
 ) -> None:

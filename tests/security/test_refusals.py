@@ -203,8 +203,8 @@ def test_a_missing_right(
     # A user who may write to any topic may be idempotent.
     new_topic(guarded_cluster)
     given = options(guarded_cluster, login, tmp_path, server)
-    # Brokers map a certificate's subject; a token's subject is known once it has logged in.
-    user = {**dict.fromkeys(SIGNED_LOGINS, CLIENT_ID), MUTUAL: "NAME"}.get(login, USER)
+    # A token's subject is known once it has logged in.
+    user = {**dict.fromkeys(SIGNED_LOGINS, CLIENT_ID), MUTUAL: "CN=client"}.get(login, USER)
     refused.check(
         given,
         TopicAuthorizationException,

@@ -350,6 +350,9 @@ def test_java_takes_and_refuses_the_same(tmp_path: Path) -> None:
     assert taken_there == STRICTER.keys()
 
 
+OF_SECURITY = sorted(n for n in NOT_YET | fields().keys() if n.startswith(("ssl.", "sasl.")))
+
+
 @pytest.mark.parametrize("name", sorted(NOT_YET))
 def test_what_is_not_there_yet_says_so(name: str) -> None:
     message = f"kafka.{name} is an option of the Java producer that is not supported yet"
@@ -359,11 +362,10 @@ def test_what_is_not_there_yet_says_so(name: str) -> None:
             config_of_spark(given, lenient=lenient)
 
 
-def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once(
+def test_options_of_sasl_that_are_left_over_are_refused_or_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    every = NOT_YET | fields().keys()
-    names = sorted(name for name in every if name.startswith(("ssl.", "sasl.")))
+    names = [name for name in OF_SECURITY if name.startswith("sasl.")]
     for given in ({}, {"security.protocol": " plaintext"}):
         left_over = ADDRESS | given | dict.fromkeys(names, "a secret")
         with pytest.raises(ConfigException, match=r"^kafka\.sasl\.client\.callback") as refused:
@@ -376,6 +378,38 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     assert f"kafka.{names[9]} and {len(names) - 10} more have no effect with " in said
     assert "kafka.security.protocol=PLAINTEXT (nothing is encrypted" in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "sasl_plaintext"])
+def test_options_of_tls_that_are_left_over_are_warned_of_once_as_java_ignores_them(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [name for name in OF_SECURITY if name.startswith("ssl.")]
+    given = ADDRESS | {"security.protocol": protocol}
+    if protocol != "PLAINTEXT":
+        login = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "u", "sasl.password": "p"}
+        given |= login
+    for _ in range(2):
+        config = config_of_spark(given | dict.fromkeys(names, "a secret"))
+        assert config == config_of_spark(given)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith(f"kafka.{names[0]}, kafka.{names[1]}, ")
+    assert f"have no effect with kafka.security.protocol={protocol.upper()} (nothing is" in said
+    assert "secret" not in said
+
+
+def test_options_of_tls_without_a_protocol_are_refused() -> None:
+    # Nothing would be encrypted, although the user has surely expected it.
+    name = "ssl.truststore.location"
+    with pytest.raises(ConfigException, match=f"^kafka.{name} has no effect with kafka.security"):
+        config_of_spark(ADDRESS | {name: "/etc/ca.pem"})
+
+
+def test_only_options_of_sasl_are_refused_if_options_of_tls_are_left_over_too() -> None:
+    given = {"security.protocol": "PLAINTEXT", "ssl.key.password": "x", "sasl.username": "u"}
+    with pytest.raises(ConfigException, match=r"^kafka.sasl.username has no effect with kafka"):
+        config_of_spark(ADDRESS | given)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -784,14 +784,18 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "TLS and logins": (
         Entry(
             "Options of TLS and SASL without effect",
-            "The options have no effect with this `security.protocol`.",
+            (
+                "Options of SASL have no effect with this `security.protocol`, or options of TLS "
+                "are set without `security.protocol`."
+            ),
             (
                 "Set `security.protocol` to the protocol of the brokers' listener, or remove the "
                 "options."
             ),
             places=("config.py:_check_security",),
             tests=(
-                "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
+                "unit/test_config.py::test_options_of_sasl_that_are_left_over_are_refused_or_warned_of_once",
+                "unit/test_config.py::test_options_of_tls_without_a_protocol_are_refused",
             ),
         ),
         Entry(
@@ -960,10 +964,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/tls.py:TlsLayer._why",
                 "network/tls.py:TlsLayer._alert_advice",
                 "network/tls.py:TlsLayer.__init__",
+                "network/nodes.py:NodeStates.check_tls",
                 "errors.py:NO_BROKER_BY_TLS",
             ),
             tests=(
-                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_in_the_end_even_if_the_other_broker_is_down",
+                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_at_once_if_the_other_broker_is_down",
+                "integration/test_tls_brokers.py::test_a_rejected_certificate_is_the_error_in_the_end_if_the_other_broker_sends_nothing",
                 "unit/network/test_tls.py::test_a_broker_that_refuses_the_client_s_certificate_is_believed",
                 "unit/network/test_tls.py::test_what_is_no_host_is_one_clear_error",
             ),
@@ -1879,7 +1885,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "network/sasl_authenticator.py:SaslAuthenticator._open_exchange": BROKEN_PROTOCOL,
     "network/request_client.py:RequestFuture.response": "a bug",
     "network/tls_selector.py:": "a bug",
-    "auth/pem.py:certificate_subject": "a bug: OpenSSL has loaded the certificate before",
+    "auth/x500_names.py:certificate_subject": "a bug: OpenSSL has loaded the certificate before",
     "spark/planning/kept_schemas.py:_of_parts": "a damaged file, which counts as none",
     "spark/planning/kept_schemas.py:_referenced_schema": "a damaged file, which counts as none",
     "producer/producer_batch.py:": "a bug",

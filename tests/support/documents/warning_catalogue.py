@@ -228,7 +228,8 @@ WARNINGS: Final[tuple[Entry, ...]] = (
         tests=(
             "unit/plugins/test_interceptors.py::test_a_name_or_a_class_that_stands_twice_is_made_once_as_in_java",
             "unit/test_config.py::test_what_has_no_effect_is_said_once",
-            "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
+            "unit/test_config.py::test_options_of_sasl_that_are_left_over_are_refused_or_warned_of_once",
+            "unit/test_config.py::test_options_of_tls_that_are_left_over_are_warned_of_once_as_java_ignores_them",
             "unit/test_config.py::test_a_pause_over_its_maximum_is_said",
             "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
             "unit/spark/planning/test_long_lists.py::test_of_many_options_of_a_source_ten_are_named",

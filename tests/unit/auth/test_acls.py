@@ -170,6 +170,17 @@ def test_logins_show_the_name_that_the_configuration_does_not_say() -> None:
     )
 
 
+def test_a_certificate_s_subject_is_named_with_a_note_that_brokers_may_map_it() -> None:
+    options = {"security.protocol": "SSL", "ssl.keystore.location": "/c.pem"}
+    acls = Acls.of(producer_config({"bootstrap.servers": "h:1"} | options), lambda: "CN=a b,O=Acme")
+    said = str(acls.hint(29, "t"))
+    assert "--allow-principal 'User:CN=a b,O=Acme' --operation WRITE" in said
+    assert said.endswith(
+        "--topic t; if the brokers map the subject (ssl.principal.mapping.rules), name what they "
+        "map it to"
+    )
+
+
 def test_a_token_of_the_driver_has_the_rights_of_its_owner() -> None:
     token = DelegationToken(
         token_id="id",

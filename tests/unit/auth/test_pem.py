@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import pytest
-from cryptography.x509 import load_der_x509_certificate
 from hypothesis import given
 from hypothesis import strategies as st
 from support.brokers import keys
@@ -18,7 +16,6 @@ from support.brokers.certificates import Authority, Certificate
 from spark_kafka_sink.auth.pem import (
     PemBlock,
     StoreKind,
-    certificate_subject,
     certificates,
     pem_blocks,
     private_key,
@@ -66,17 +63,6 @@ def test_certificates_and_key_are_read_in_every_form(form: str, leaf: Certificat
     assert "".join(each.text for each in found) == leaf.chain
     assert private_key(text, ORIGIN).text == leaf.key
     assert private_key(FORMS[form](leaf.key + leaf.chain), ORIGIN).text == leaf.key
-
-
-def test_the_subject_of_a_certificate_is_found(leaf: Certificate) -> None:
-    for block in certificates(leaf.chain, ORIGIN):
-        expected = load_der_x509_certificate(block.data).subject.public_bytes()
-        assert certificate_subject(block.data) == expected
-        for end in range(len(block.data) // 2):
-            with suppress(ValueError):
-                certificate_subject(block.data[:end])
-    with pytest.raises(ValueError, match="not a certificate"):
-        certificate_subject(b"")
 
 
 # Keys have headers of their own, which end with their lines.

@@ -363,55 +363,81 @@ def test_a_host_is_refused_by_tls_even_if_its_other_addresses_cannot_be_reached(
         assert world.selector.hosts == ["a", "b"]
 
 
+A_AND_B = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
+
+
 @pytest.mark.parametrize("seed", [0, 1])  # of the bootstrap address that is tried first
-def test_tls_at_one_bootstrap_address_does_not_end_a_client_while_the_other_starts(
+def test_tls_at_one_bootstrap_address_ends_a_client_if_the_other_cannot_be_reached(
     seed: int,
 ) -> None:
     names = Names({"a": ["a"], "b": ["b"]})
-    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
-    world = World(bootstrap, resolver=names.resolver, seed=seed)
+    world = World(A_AND_B, resolver=names.resolver, seed=seed)
     world.selector.refuse_by_tls.add("a")
     world.selector.refuse.add("b")
     world.client.send(metadata())
-    poll_for(world, 3)
+    poll_for(world, 0.2)
+    (failed,) = failures(world)
+    assert isinstance(failed.error, SslAuthenticationException)
+    assert failed.reason.startswith("the TLS handshake failed")
+    assert "bootstrap (b:9092): Connection refused" in failed.reason
+    assert sorted(world.selector.hosts) == ["a", "b"], "each address was tried once"
+
+
+def test_tls_at_one_bootstrap_address_does_not_end_a_client_that_still_connects_to_the_other() -> (
+    None
+):
+    names = Names({"a": ["a"], "b": ["b"]})
+    world = World(A_AND_B, resolver=names.resolver)
+    world.selector.refuse_by_tls.add("a")
+    world.selector.hang = True
+    world.client.send(metadata())
+    poll_for(world, 5)
     assert not failures(world)
+    assert world.selector.hosts[-1] == "b"
     said = world.client.last_errors()
     assert "bootstrap (a:9092): the TLS handshake failed" in said
-    assert "bootstrap (b:9092): Connection refused" in said
+    assert "bootstrap (b:9092): no connection after" in said
     assert world.client.no_broker is NO_BROKER_BY_TLS
-    world.selector.refuse.clear()
-    poll_for(world, 5)
+    poll_for(world, 15)
+    assert [type(each.error) for each in failures(world)] == [SslAuthenticationException]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_broker_behind_the_other_bootstrap_address_lets_the_client_in(seed: int) -> None:
+    names = Names({"a": ["a"], "b": ["b"]})
+    world = World(A_AND_B, resolver=names.resolver, seed=seed)
+    world.selector.refuse_by_tls.add("a")
+    world.client.send(metadata())
+    poll_for(world, 1)
     assert any(isinstance(event, Answered) for event in world.events)
     assert not failures(world)
     assert world.client.no_broker is NO_BROKER
 
 
-def test_tls_that_fails_no_more_is_not_the_error_of_a_call() -> None:
+def test_tls_ends_a_client_also_after_other_failures() -> None:
     names = Names({"a": ["a"], "b": ["b"]})
-    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
-    world = World(bootstrap, resolver=names.resolver)
+    world = World(A_AND_B, resolver=names.resolver)
+    world.selector.refuse.update("ab")
+    world.client.send(metadata())
+    poll_for(world, 3)
+    assert not failures(world)
+    world.selector.refuse.remove("a")
     world.selector.refuse_by_tls.add("a")
-    world.selector.refuse.add("b")
-    world.client.send(metadata())
-    poll_for(world, 3)
-    world.selector.refuse.add("a")
-    poll_for(world, 3)
-    assert not failures(world)
-    assert world.client.no_broker is NO_BROKER
-
-
-def test_tls_at_every_bootstrap_address_ends_a_client_also_after_other_failures() -> None:
-    names = Names({"a": ["a"], "b": ["b"]})
-    bootstrap = [Node(id=-1, host="a", port=9092), Node(id=-2, host="b", port=9092)]
-    world = World(bootstrap, resolver=names.resolver)
-    world.selector.refuse_by_tls.update("ab")
-    world.selector.refuse.add("b")
-    world.client.send(metadata())
-    poll_for(world, 3)
-    assert not failures(world)
-    world.selector.refuse.clear()
     poll_for(world, 3)
     assert [type(each.error) for each in failures(world)] == [SslAuthenticationException]
+
+
+def test_tls_that_fails_no_more_is_not_the_error_of_a_call() -> None:
+    names = Names({"kafka": ["a"], "b": ["b"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.client.set_nodes({1: Node(id=1, host="b", port=9092)})
+    world.client.connect({1})
+    world.selector.refuse_by_tls.add("b")
+    poll_for(world, 3)
+    assert world.client.no_broker is NO_BROKER_BY_TLS
+    world.selector.refuse.add("b")
+    poll_for(world, 3)
+    assert world.client.no_broker is NO_BROKER
 
 
 def test_a_host_with_one_address_is_tried_there_again() -> None:

@@ -435,18 +435,23 @@ def test_a_broker_s_words_do_not_show_the_secret_that_it_got(name: str) -> None:
         broker.answer(token(code=58, words="hunter2 is wrong"))
 
 
+class Endless:
+    """An exchange that no number of challenges completes."""
+
+    mechanism = "ENDLESS"
+    secrets = ()
+    is_complete = False
+
+    def first(self) -> bytes:
+        """Return an empty token."""
+        return b""
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Return a part of the challenge."""
+        return challenge[:1]
+
+
 def test_a_login_that_never_ends_is_given_up() -> None:
-    class Endless:
-        mechanism = "ENDLESS"
-        secrets = ()
-        is_complete = False
-
-        def first(self) -> bytes:
-            return b""
-
-        def step(self, challenge: bytes) -> bytes | None:
-            return challenge
-
     broker = Broker(Login(Endless, "nobody"))
     broker.shake_hands()
 
@@ -457,6 +462,29 @@ def test_a_login_that_never_ends_is_given_up() -> None:
 
     with pytest.raises(SaslAuthenticationException, match="still sends SASL challenges"):
         go_on()
+
+
+TOO_LARGE = "has sent SASL challenges of more than 1048576 bytes in one login"
+
+
+def test_the_challenges_of_a_login_may_have_one_mebibyte_in_sum() -> None:
+    broker = Broker(Login(Endless, "nobody"))
+    broker.shake_hands()
+    for _ in range(4):
+        broker.look()
+        list(broker.connection.received(broker.frame(token(bytes(1 << 18))), 0.0))
+    broker.look()
+    with pytest.raises(SaslAuthenticationException, match=TOO_LARGE):
+        broker.answer(token(b"x"))
+
+
+def test_a_challenge_of_a_renewal_may_have_one_mebibyte_too() -> None:
+    # Then a frame may be larger, as an answer to an earlier request.
+    exchanges: list[SaslExchange] = [PlainExchange("u", "p"), Endless(), Endless()]
+    broker = Broker(Login(lambda: exchanges.pop(0), "nobody"))
+    broker.begin_renewal(lifetime_ms=10_000)
+    with pytest.raises(SaslAuthenticationException, match=TOO_LARGE):
+        list(broker.connection.received(broker.frame(token(bytes((1 << 20) + 1))), broker.now))
 
 
 # -- renewal -------------------------------------------------------------------------------------

@@ -991,3 +991,13 @@ def test_clients_are_used_by_one_call_after_the_other(
         for number in range(50):
             client.send(b"%d" % number)
             assert client.receive_exactly(len(str(number))) == b"%d" % number
+
+
+def test_no_other_module_imports_ssl_even_for_its_types() -> None:
+    package = Path(tls.__file__).parents[1]
+    found = [
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*.py")
+        if re.search(r"^\s*(import ssl|from ssl )", file.read_text(), re.MULTILINE)
+    ]
+    assert found == ["network/tls.py"]
