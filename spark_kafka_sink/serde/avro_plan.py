@@ -213,7 +213,7 @@ class _Fitter:
         columns = {each.name: each for each in column.fields}
         fields = tuple((each.name, self._field(columns, each, path)) for each in schema.fields)
         self._inside.pop()
-        known = [each.name for each in schema.fields]
+        known = {each.name: each for each in schema.fields}
         for name in columns:
             if name in known:
                 continue

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException, KafkaException
 from spark_kafka_sink.model import LARGEST_INT32
-from spark_kafka_sink.records.columns import Bools
+from spark_kafka_sink.records.columns import BinaryColumn, Bools
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s, UInt8s
@@ -31,6 +31,7 @@ from spark_kafka_sink.serde.row_rules import (
     CONTENT_RULES,
     TARGET_RULES,
     Fault,
+    HeaderColumn,
     RowRule,
     SinkColumns,
     TopicColumn,
@@ -39,6 +40,8 @@ from spark_kafka_sink.serde.row_rules import (
 
 # The largest size of a record's lengths, deltas, attributes and header count, in bytes.
 _FRAME_BYTES: Final = 40
+# The largest size of the two lengths in a header.
+_HEADER_LENGTHS_BYTES: Final = 10
 
 # Returns the partition count of each topic. The argument maps each topic to the lowest count that
 # its rows require. If the known count is lower, it is looked up again, because topics may grow.
@@ -107,7 +110,7 @@ def find_bad_rows(
         beyond = _beyond(columns, topic, found.good, partition_counts)
         found.mark(beyond, Fault.INVALID_PARTITION)
     found.mark_broken(CONTENT_RULES, columns)
-    if not limits.fit(_longest_record(columns.by_name)):
+    if not limits.fit(_longest_record(columns)):
         good = np.flatnonzero(found.good)
         rows = read_rows(batch.take(pa.array(good)), topic, now_ms)
         too_large = np.zeros(batch.num_rows, np.bool_)
@@ -185,12 +188,20 @@ def _count_with(partition: int) -> int:
     return min(partition + 1, LARGEST_INT32)
 
 
-def _longest_record(columns: Mapping[str, pa.Array]) -> int:
+def _longest_record(columns: SinkColumns) -> int:
     """Return an upper bound of the largest record's size in bytes, computed from columns."""
-    longest = [
-        pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
-    ]
-    # A header takes at most ten bytes of lengths in a record, and eight bytes of offsets in Arrow.
-    # An invalid byte of a key becomes three bytes (U+FFFD). So three times Arrow's size suffices.
-    headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
+    arrays = [columns.get(name) for name in ("key", "value")]
+    longest = [pc.max(pc.binary_length(each)).as_py() for each in arrays if each is not None]
+    headers = 0 if columns.headers is None else _longest_headers(columns.headers)
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers
+
+
+def _longest_headers(headers: HeaderColumn) -> int:
+    """Return an upper bound of the size in bytes of the headers of a row."""
+    keys, values = (BinaryColumn.of(each).lengths for each in (headers.keys, headers.values))
+    # An invalid byte of a key becomes three bytes (U+FFFD).
+    sizes = _HEADER_LENGTHS_BYTES + 3 * keys + values
+    # The size of all headers before each header, and of all headers.
+    before = np.append(0, np.cumsum(sizes))
+    ends = np.cumsum(headers.counts)
+    return int((before[ends] - before[ends - headers.counts]).max(initial=0))

@@ -11,8 +11,8 @@ only some of the rows are read together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,10 @@ _READ_BYTES: Final = 1024 * 1024
 # The strings that to_json writes for numbers that JSON does not have.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 # Each row that breaks the rule contains one of these strings. Other rows may contain them, too.
-_SIGNS: Final = {RowRule.FINITE: (b'"NaN"', b'Infinity"'), RowRule.NOT_NULL: (b"null",)}
+_SIGNS: Final = {
+    RowRule.FINITE: (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
+    RowRule.NOT_NULL: (b"null",),
+}
 _FAULTS: Final = {
     RowRule.PRESENT: Fault.NULL_IN_REQUIRED,
     RowRule.NOT_NULL: Fault.NULL_IN_REQUIRED,
@@ -71,10 +74,10 @@ def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn
     faults: list[RowFault] = []
     good = ~_nulls(texts)
     by_text = [rule for rule in plan.rules if _is_found_by_text(rule)]
-    suspects = {kind: _suspects(kind, texts) for kind in {rule.rule for rule in by_text}}
-    for rule in by_text:
-        rows = np.flatnonzero(suspects[rule.rule] & good)
-        _blame(rule, rows[_is_broken_in(rule, texts.take(pa.array(rows)))], good, faults)
+    rows = np.flatnonzero(_suspects(by_text, texts) & good)
+    first = _first_broken(by_text, texts.take(pa.array(rows)))
+    for number in np.unique(first[first < len(by_text)]).tolist():
+        _blame(by_text[number], rows[first == number], good, faults)
     others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
     if others:
         # Only the good rows are read, because pyarrow fails if a number is the string NaN.
@@ -126,22 +129,27 @@ def _is_found_by_text(rule: JsonRule) -> bool:
     return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
 
 
-def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that may break a rule. All other rows satisfy it."""
-    if rule not in _SIGNS:
+def _suspects(rules: Sequence[JsonRule], texts: pa.Array) -> Bools:
+    """Return a mask of the rows that may break a rule. All other rows satisfy all rules."""
+    kinds = {rule.rule for rule in rules}
+    if kinds - _SIGNS.keys():
         return np.ones(len(texts), np.bool_)
     column = BinaryColumn.of(texts)
     suspects = np.zeros(len(texts), np.bool_)
-    for sign in _SIGNS[rule]:
+    for sign in (sign for kind in kinds for sign in _SIGNS[kind]):
         suspects[list(_rows_with(sign, column))] = True
     return suspects
 
 
-def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that break a rule. Each row is parsed."""
-    rows = map(_parsed, texts.to_pylist())
-    broken = [any(_is_broken(rule, part) for part in _parts(row, rule.steps)) for row in rows]
-    return np.array(broken, np.bool_)
+def _first_broken(rules: Sequence[JsonRule], texts: pa.Array) -> Int64s:
+    """Return the number of the first rule that each row breaks, or the count of the rules.
+
+    Each row is parsed once.
+    """
+    checks = _Checks(len(rules))
+    for number, rule in enumerate(rules):
+        checks.add(number, rule)
+    return np.array([checks.first_broken(_parsed(text)) for text in texts.to_pylist()], np.int64)
 
 
 def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
@@ -167,30 +175,50 @@ def _parsed(text: bytes) -> object:
         raise _is_no_json(error) from None
 
 
-def _parts(value: object, steps: Steps) -> Iterator[object]:
-    """Yield the parts of a value to which the steps of a `JsonRule` lead.
+class _Checks:
+    """The rules about a part of each row, and about everything inside this part.
 
-    A part that is null and a field that is absent are both yielded as None.
+    null, no_number: the number of the first rule that the part breaks if it is null, or if it is a
+    string of `_NO_NUMBERS`. none: a number larger than that of each rule, if no rule is broken.
+    inside: the rules about the parts inside, by the step to them.
     """
-    if not steps:
-        yield value
-        return
-    step, further = steps[0], steps[1:]
-    if isinstance(step, str):
-        if isinstance(value, dict):
-            yield from _parts(value.get(step), further)
-        return
-    inside: Sequence[Any] = ()
-    if step is Each.ITEM and isinstance(value, list):
-        inside = value
-    elif step is Each.VALUE and isinstance(value, dict):
-        inside = list(value.values())
-    for each in inside:
-        yield from _parts(each, further)
+
+    __slots__ = ("inside", "no_number", "none", "null")
+
+    def __init__(self, none: int) -> None:
+        self.null = self.no_number = self.none = none
+        self.inside: dict[str | Each, _Checks] = {}
+
+    def add(self, number: int, rule: JsonRule) -> None:
+        """Add a rule. The checks are those of the whole row."""
+        checks = self
+        for step in rule.steps:
+            checks = checks.inside.setdefault(step, _Checks(self.none))
+        if rule.rule is RowRule.FINITE:
+            checks.no_number = min(checks.no_number, number)
+        else:
+            checks.null = min(checks.null, number)
+
+    def first_broken(self, part: object) -> int:
+        """Return the number of the first rule that is broken. A field that is absent is null."""
+        if part is None:
+            return self.null
+        if isinstance(part, str):
+            return self.no_number if part in _NO_NUMBERS else self.none
+        found = self.none
+        for step, checks in self.inside.items():
+            for each in _inside(part, step):
+                # Most parts are numbers, which break no rule.
+                if not isinstance(each, float):
+                    found = min(found, checks.first_broken(each))
+        return found
 
 
-def _is_broken(rule: JsonRule, part: object) -> bool:
-    return part in _NO_NUMBERS if rule.rule is RowRule.FINITE else part is None
+def _inside(part: object, step: str | Each) -> Iterable[object]:
+    """Return the parts inside a part to which a step of a `JsonRule` leads."""
+    if isinstance(part, dict):
+        return part.values() if step is Each.VALUE else (part.get(step),)
+    return part if step is Each.ITEM and isinstance(part, list) else ()
 
 
 # -- all other rules: pyarrow reads the parts that they are about ---------------------------------

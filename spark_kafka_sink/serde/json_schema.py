@@ -370,8 +370,8 @@ class _Fitter:
                 misfits.append(error)
         is_of_every_row = all(error.is_of_every_row for error in misfits)
         if found:
-            common = [rule for rule in found[0] if all(rule in each for each in found)]
-            return common if is_of_every_row else []
+            common = set(found[0]).intersection(*found)
+            return [rule for rule in found[0] if rule in common] if is_of_every_row else []
         # If there is only one branch besides null, its own error is the most exact one.
         others = [x for x, each in zip(misfits, branches, strict=True) if not self._is_null(each)]
         if len(others) == 1:
@@ -397,26 +397,18 @@ class _Fitter:
             if each.is_nullable:
                 inside = f"{path}.{name}"
                 rules.append(JsonRule(RowRule.PRESENT, (*steps, name), inside, each.type))
-        for each in column.fields:
-            with _of_some_rows(if_any=each.is_nullable):
-                rules += self._property(each, schema, path, steps)
-        return rules
-
-    def _property(
-        self, column: ColumnField, schema: Mapping[str, Any], path: str, steps: Steps
-    ) -> list[JsonRule]:
-        """Return the rules about a field of a struct. path, steps: of the struct."""
-        inside, further = f"{path}.{column.name}", (*steps, column.name)
         properties, more = _properties(schema), _further_properties(schema)
-        if column.name in properties:
-            return self.fit(column.type, properties[column.name], inside, further)
-        if more is False:
-            raise _Misfit(
-                f"column {inside} has no property in the JSON Schema, where additionalProperties "
-                f"is false{near_name(column.name, properties)}: drop the column, or add the "
-                "property"
-            )
-        return self.fit(column.type, more, inside, further)
+        for each in column.fields:
+            inside, further = f"{path}.{each.name}", (*steps, each.name)
+            with _of_some_rows(if_any=each.is_nullable):
+                if more is False and each.name not in properties:
+                    raise _Misfit(
+                        f"column {inside} has no property in the JSON Schema, where "
+                        f"additionalProperties is false{near_name(each.name, properties)}: drop "
+                        "the column, or add the property"
+                    )
+                rules += self.fit(each.type, properties.get(each.name, more), inside, further)
+        return rules
 
     def _map(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps

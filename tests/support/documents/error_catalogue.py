@@ -1483,7 +1483,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "serde/json_schema.py:_check_types",
                 "serde/json_schema.py:_Fitter._object",
-                "serde/json_schema.py:_Fitter._property",
                 "serde/json_schema.py:_of_some_rows",
                 "serde/json_schema.py:_misfit",
             ),

@@ -9,7 +9,7 @@ import math
 import pickle
 import re
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 import fastavro
 import pyarrow as pa
@@ -26,7 +26,7 @@ from spark_kafka_sink.serde.avro_schema import (
     parse_schema,
     schema_name,
 )
-from spark_kafka_sink.serde.column_types import ColumnType, Kind
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 from spark_kafka_sink.serde.derived_avro import derive_schema
 
 
@@ -333,6 +333,30 @@ def test_what_does_not_fit_is_refused_with_path_found_and_expected(name: str) ->
     with pytest.raises(DataException) as refused:
         fitted(schema, kind)
     assert words in refused.value.message
+
+
+class Counted(str):
+    """A name that counts how often names are compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    compared: ClassVar[list[str]] = []
+
+    def __eq__(self, other: object) -> bool:
+        self.compared.append(self)
+        return super().__eq__(other)
+
+
+def test_names_of_columns_are_not_compared_with_those_of_all_fields() -> None:
+    columns = [
+        ColumnField(Counted(f"f{number}"), ColumnType(Kind.INT, "int"), is_nullable=False)
+        for number in range(100)
+    ]
+    column = ColumnType(Kind.STRUCT, "struct", fields=tuple(columns))
+    plan = fit(column, parse_schema(json.dumps(record(*["int"] * 100))), "value")
+    assert isinstance(plan, RecordPlan)
+    assert [name for name, _ in plan.fields] == [each.name for each in columns]
+    assert len(Counted.compared) < 1000
 
 
 def test_a_hint_names_the_field_that_differs_in_case() -> None:

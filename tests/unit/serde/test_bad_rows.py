@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import DataException, RecordTooLargeException
 from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
+from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault
@@ -174,6 +176,48 @@ def test_a_header_s_key_is_measured_as_the_text_that_is_written() -> None:
     batch = pa.record_batch({"value": ["1", "2"], "headers": headers})
     assert faults(batch, "a") == {1: Fault.TOO_LARGE}
     assert faults(batch.slice(1), "a") == {0: Fault.TOO_LARGE}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        HEADERS,
+        pa.large_list(pa.struct([("value", pa.large_binary()), ("Key", pa.large_string())])),
+        pa.map_(pa.string(), pa.string()),
+    ],
+    ids=["list", "large list", "map"],
+)
+def test_records_are_measured_only_if_the_headers_of_one_row_may_be_too_large(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def counted(columns: RecordColumns) -> Int64s:
+        measured.append(len(columns))
+        return record_sizes(columns)
+
+    monkeypatch.setattr(f"{find_bad_rows.__module__}.record_sizes", counted)
+    names = ["key", "value"] if pa.types.is_map(kind) else [field.name for field in kind.value_type]
+    small, large = ([dict.fromkeys(names, text)] * 2 for text in ("h" * 50, "h" * 300))
+    rows = [large, *([small, None, []] * 100), large]
+    pairs = [None if row is None else [tuple(each.values()) for each in row] for row in rows]
+    headers = pa.array(pairs if pa.types.is_map(kind) else rows, kind)
+    batch = pa.record_batch({"value": ["v"] * len(rows), "headers": headers})
+    assert faults(batch.slice(1, len(rows) - 2), "a") == {}
+    assert faults(batch.slice(1, 0), "a") == {}
+    assert measured == []
+    assert faults(batch.slice(1), "a") == {len(rows) - 2: Fault.TOO_LARGE}
+    assert measured == [len(rows) - 1]
+
+
+def test_a_row_whose_headers_are_null_has_no_header_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{find_bad_rows.__module__}.record_sizes", None)
+    keys = pa.array(["a", "k" * 2000, "b"])
+    entries = pa.StructArray.from_arrays([keys, pa.nulls(3, pa.binary())], ["key", "value"])
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+    headers = pa.ListArray.from_arrays(offsets, entries, mask=pa.array([False, True, False]))
+    batch = pa.record_batch({"value": ["1", "2", "3"], "headers": headers})
+    assert faults(batch, "a") == {}
 
 
 def test_a_topic_is_asked_for_only_where_a_partition_of_it_is_in_doubt() -> None:

@@ -305,6 +305,60 @@ def test_faults_name_the_column_and_the_reason() -> None:
     }
 
 
+MANY_RULES: Final = fit_json(
+    column_type(
+        pa.struct(
+            [
+                ("s", pa.string()),
+                *((f"n{number}", pa.float64()) for number in range(20)),
+                *((f"m{number}", pa.map_(pa.string(), pa.float64())) for number in range(5)),
+            ]
+        )
+    ),
+    {
+        "properties": {
+            f"m{number}": {"additionalProperties": {"type": "number"}} for number in range(5)
+        }
+    },
+    "value",
+)
+
+
+def test_a_row_is_parsed_once_for_all_columns_and_only_if_it_has_a_sign_of_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = []
+    loads = json.loads
+
+    def counted(text: bytes) -> object:
+        parsed.append(text.decode())
+        return loads(text)
+
+    monkeypatch.setattr(json, "loads", counted)
+    signs = ['{"s":"NaN","n1":1.5}', '{"s":"null"}', '{"s":"-Infinity"}', '{"n19":"NaN"}']
+    others = ['{"s":"","n0":1.0}', '{"s":"To Infinity","m1":{"a":2.0}}', '{"s":"a NaN"}', None]
+    encoded = encode_json(MANY_RULES, pa.array(signs + others), PREFIX)
+    assert parsed == signs
+    assert [fault.rows.tolist() for fault in encoded.faults] == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "reason"),
+    [
+        ('{"n3":"Infinity","n2":"-Infinity","m0":{"a":null}}', "n2", "NaN or infinite"),
+        ('{"m1":{"a":null},"m4":{"a":1.0,"b":"NaN"},"n19":2}', "m4[]", "NaN or infinite"),
+        ('{"m3":{"a":1.0,"b":null},"m2":{"c":null},"s":"NaN"}', "m2[]", "null"),
+    ],
+)
+def test_a_row_with_several_faults_is_at_fault_for_the_first_one(
+    text: str, path: str, reason: str
+) -> None:
+    texts = pa.array(['{"s":"null"}', text, '{"n0":"NaN"}', text])
+    n0, found = encode_json(MANY_RULES, texts, PREFIX).faults
+    assert (n0.rows.tolist(), found.rows.tolist()) == ([2], [1, 3])
+    assert found.message.startswith(f"column value.{path} is {reason}")
+
+
 def test_rows_at_fault_are_the_same_however_many_are_read_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,7 @@ from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 from spark_kafka_sink.serde.json_schema import (
     DIALECT,
     JsonPlan,
+    JsonRule,
     derive_json_schema,
     fit_json,
     parse_json_schema,
@@ -218,6 +219,46 @@ def test_text_that_is_no_schema_is_refused(text: str, message: str) -> None:
     with pytest.raises(DataException) as refused:
         parse_json_schema(text)
     assert message in str(refused.value)
+
+
+class Counted(dict[str, Any]):
+    """Properties that count how often they are read."""
+
+    reads = 0
+
+    def items(self) -> Any:  # noqa: ANN401 - the view of a dict
+        """Return the properties, and count this."""
+        self.reads += 1
+        return super().items()
+
+
+def test_the_properties_of_a_schema_are_read_once_for_all_columns() -> None:
+    names = [f"c{number}" for number in range(50)]
+    properties = Counted({name: {"type": "string"} for name in names})
+    column = column_type(pa.struct([(name, pa.string()) for name in names]))
+    schema = {"properties": properties, "required": names}
+    assert [each.path for each in fit_json(column, schema, "value").rules] == [
+        f"value.{name}" for name in names
+    ]
+    assert properties.reads == 1
+
+
+def test_rules_of_branches_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = []
+    equal = JsonRule.__eq__
+
+    def counted(one: JsonRule, other: object) -> bool:
+        compared.append(one)
+        return equal(one, other)
+
+    names = [f"c{number}" for number in range(100)]
+    column = column_type(pa.struct([(name, pa.string()) for name in names]))
+    monkeypatch.setattr(JsonRule, "__eq__", counted)
+    plan = fit_json(column, {"anyOf": [{"required": names}, {"required": names[::-1]}]}, "value")
+    assert [each.path for each in plan.rules] == [f"value.{name}" for name in names]
+    assert len(compared) < 10 * len(names)
 
 
 def test_a_plan_without_rules_is_the_default() -> None:
