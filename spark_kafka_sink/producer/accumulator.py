@@ -40,6 +40,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -143,26 +144,32 @@ class RecordAccumulator:
         adaptive: bool,
         near: Collection[int] = (),
     ) -> TopicLoad:
-        """Return the partitions to spread rows over, and the number of batches waiting for each.
+        """Return the partitions to spread rows over, and the function that counts waiting batches.
+
+        Few slices need the counts, so they are computed later. Only this function may be called
+        without the lock.
 
         The partitions are those that have a leader, or all partitions if no partition has a leader.
-        adaptive: whether to return queue lengths, and to exclude partitions whose leader is slow
+        adaptive: whether to count batches, and to exclude partitions whose leader is slow
         (KIP-794, see `NodeLatencies`). If all leaders are slow, no partition is excluded. near: the
         ids of the nodes in the producer's rack (KIP-1123). If these nodes lead any of the
         partitions, only the partitions that they lead are returned.
         """
         available = topic.available or list(range(len(topic.leaders)))
         batch_bytes = self.full_bytes(name)
-        if adaptive:
+        if adaptive and latencies.has_slow:
             quick = [p for p in available if not latencies.is_slow(topic.leaders[p])]
             available = quick or available
         if near:
             available = [p for p in available if topic.leaders[p] in near] or available
         if not adaptive:
             return TopicLoad(available=available, queue_lengths=None, batch_bytes=batch_bytes)
-        none: deque[ProducerBatch] = deque()
-        lengths = [len(self._queues.get(TopicPartition(name, p), none)) for p in available]
+        lengths = partial(self._queue_lengths, name, available)
         return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
+
+    def _queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
+        none: deque[ProducerBatch] = deque()
+        return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Set the limits on the batch size, by topic. They replace the earlier limits.

@@ -36,7 +36,8 @@ from spark_kafka_sink.records.columns import BinaryColumn, Bools, Rows
 from spark_kafka_sink.records.layout import Runs, group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 
-# If a topic has more partitions than this, `EvenPartitioner` does not spread a few rows evenly.
+# If a topic has more partitions than this, `EvenPartitioner` does not spread a few rows evenly. If
+# all topics of a slice together have more, no stretch is shorter than this fraction of the slice.
 MOST_EVEN: Final = 100
 _ALL: Final = slice(None)
 
@@ -45,13 +46,13 @@ _ALL: Final = slice(None)
 class TopicLoad:
     """The current load of a topic's partitions.
 
-    available: the partitions to spread rows over, at least one; queue_lengths: the number of
-    waiting batches of each *available* partition, None if rows are spread regardless of the load;
-    batch_bytes: the size of a full batch.
+    available: the partitions to spread rows over, at least one; queue_lengths: returns the number
+    of waiting batches of each *available* partition, None if rows are spread regardless of the
+    load; batch_bytes: the size of a full batch.
     """
 
     available: Sequence[int]
-    queue_lengths: Sequence[int] | None
+    queue_lengths: Callable[[], Sequence[int]] | None
     batch_bytes: int
 
 
@@ -117,13 +118,15 @@ class EvenPartitioner:
     partition. After these rounds, a round leaves out partitions with long queues at random, so that
     each partition gets the share that KIP-794 defines.
 
-    start: the index, among the available partitions, of the partition that gets rows first. With
+    start: the index, among the available partitions, of the partition that gets rows first.
+    least_bytes: no stretch is shorter than this, so it limits how even the first rounds are. With
     more than `MOST_EVEN` partitions, every stretch is as large as a batch.
     """
 
-    def __init__(self, random: Random, start: int) -> None:
+    def __init__(self, random: Random, start: int, least_bytes: int = 0) -> None:
         self._random = random
         self._start: int | None = start
+        self._least_bytes = least_bytes
         self._partition = -1
         # The end of each stretch of the first rounds, in bytes since the first row; empty after
         # these rounds, None before the first row.
@@ -142,8 +145,9 @@ class EvenPartitioner:
         shares = cache(partial(_shares, load))
         first_ends = self._first_ends
         if first_ends is None:
-            first_ends = _first_rounds(int(sizes.sum()), len(load.available), batch_bytes)
-            self._first_ends = first_ends
+            partitions = len(load.available)
+            first = max(1, self._least_bytes, int(sizes.sum()) // partitions)
+            first_ends = self._first_ends = _first_rounds(first, partitions, batch_bytes)
         if self._partition not in load.available:
             self._partition = self._pick(shares())
         ends = np.cumsum(sizes) + self._bytes
@@ -186,15 +190,14 @@ class EvenPartitioner:
         return order
 
 
-def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
+def _first_rounds(first: int, partitions: int, batch_bytes: int) -> list[int]:
     """Return the end of each stretch that is shorter than a batch, in bytes since the first row.
 
     After the last of these stretches, each partition has had the bytes of a batch.
-    `EvenPartitioner` explains stretches. first_bytes: the total size of the rows in the first
-    slice.
+    `EvenPartitioner` explains stretches. first: the bytes of a stretch of the first round.
     """
     ends: list[int] = []
-    first, had = max(1, first_bytes // partitions), 0
+    had = 0
     if partitions > MOST_EVEN or first >= batch_bytes:
         return ends
     while had < batch_bytes:
@@ -267,7 +270,7 @@ class Partitioner:
         self, random: Random, name: str | None = None, *, ignore_keys: bool = False
     ) -> None:
         self._strategy = _strategy(name)
-        self._spread = self._strategy.spread
+        self._start: int | None = None
         self._random = random
         self._spreads: dict[str, Spread] = {}
         self.uses_keys = uses_keys(name, ignore_keys=ignore_keys)
@@ -279,7 +282,7 @@ class Partitioner:
         first. A partitioner that partitioner.class names stays in use.
         """
         if self._strategy.spread is StickyPartitioner:
-            self._spread = partial(EvenPartitioner, start=start)
+            self._start = start
             self._spreads.clear()
 
     def partition(
@@ -290,13 +293,15 @@ class Partitioner:
         sizes: Int64s,
         partitions: int,
         load: Callable[[], TopicLoad],
+        slice_bytes: Callable[[], int] | None = None,
     ) -> Int64s:
         """Return the partition of each row of one topic, int64.
 
         hashes: the keys' hashes from `hash_keys`, None if keys choose no partitions or no row has a
         key; explicit: the partition column, with -1 for null, or None if there is no such column;
         sizes: the size of each row in bytes; partitions: the topic's number of partitions; load:
-        only called if there are rows to spread.
+        only called if there are rows to spread; slice_bytes: returns the bytes to spread of all
+        topics in the slice, None if the topics have at most `MOST_EVEN` partitions together.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
@@ -311,12 +316,19 @@ class Partitioner:
         if len(loose):
             spread = self._spreads.get(topic)
             if spread is None:
-                spread = self._spreads[topic] = self._spread(self._random)
+                spread = self._spreads[topic] = self._new_spread(slice_bytes)
             chosen[loose] = spread.assign(sizes[loose], load())
         return chosen
 
+    def _new_spread(self, slice_bytes: Callable[[], int] | None) -> Spread:
+        if self._start is None:
+            return self._strategy.spread(self._random)
+        # Otherwise, nearly each row of a slice with a thousand topics would be a batch.
+        least_bytes = 0 if slice_bytes is None else slice_bytes() // MOST_EVEN
+        return EvenPartitioner(self._random, self._start, least_bytes)
 
-def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
+
+def _cumulative_weights(queue_lengths: Callable[[], Sequence[int]] | None) -> Int64s | None:
     """Return the running sum of the partitions' weights, None if all weights are equal.
 
     The weight of a partition is ``longest queue length + 1 - its own queue length``. So even the
@@ -324,7 +336,7 @@ def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
     """
     if queue_lengths is None:
         return None
-    lengths = np.array(queue_lengths, np.int64)
+    lengths = np.array(queue_lengths(), np.int64)
     if not (lengths != lengths[0]).any():
         return None
     return np.cumsum(int(lengths.max()) + 1 - lengths)
@@ -334,9 +346,10 @@ def _shares(load: TopicLoad) -> dict[int, float]:
     """Return the weight of each available partition, divided by the largest weight."""
     if load.queue_lengths is None:
         return dict.fromkeys(load.available, 1.0)
-    most = max(load.queue_lengths) + 1
-    largest = most - min(load.queue_lengths)
-    weights = ((most - length) / largest for length in load.queue_lengths)
+    lengths = load.queue_lengths()
+    most = max(lengths) + 1
+    largest = most - min(lengths)
+    weights = ((most - length) / largest for length in lengths)
     return dict(zip(load.available, weights, strict=True))
 
 
@@ -356,14 +369,25 @@ def topics_to_spread(
 
     topics: the metadata of each topic in ``rows.topics``.
     """
+    is_open = _is_open(rows, hashes)
+    if is_open is not None and not is_open.any():
+        return {}
+    return dict(zip(rows.topics, topics, strict=True))
+
+
+def _is_open(rows: Rows, hashes: Int64s | None) -> Bools | None:
+    """Return, for each row, whether it has neither a partition nor a key; None if no row has."""
     is_open: Bools | None = None
     if rows.partitions is not None:
         is_open = rows.partitions < 0
     if hashes is not None:
         is_open = hashes < 0 if is_open is None else is_open & (hashes < 0)
-    if is_open is not None and not is_open.any():
-        return {}
-    return dict(zip(rows.topics, topics, strict=True))
+    return is_open
+
+
+def _bytes_to_spread(rows: Rows, sizes: Int64s, hashes: Int64s | None) -> int:
+    is_open = _is_open(rows, hashes)
+    return int(sizes.sum() if is_open is None else sizes[is_open].sum())
 
 
 def choose_partitions(
@@ -384,6 +408,9 @@ def choose_partitions(
         hashes = hash_keys(rows.columns.key)
     bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
     chosen = np.empty(len(rows), np.int64)
+    slice_bytes = None
+    if bases[-1] > MOST_EVEN:
+        slice_bytes = cache(partial(_bytes_to_spread, rows, sizes, hashes))
     for number, of_topic in rows.by_topic():
         chosen[of_topic] = bases[number] + partitioner.partition(
             rows.topics[number],
@@ -392,6 +419,7 @@ def choose_partitions(
             sizes[of_topic],
             len(topics[number].leaders),
             partial(load, rows.topics[number], topics[number]),
+            slice_bytes,
         )
     runs = group_by_partition(chosen)
     numbers = np.searchsorted(bases, runs.partitions, "right") - 1

@@ -49,7 +49,7 @@ TxnPartitionMap, TxnPartitionEntry and hasUnresolvedSequence are names in the Ja
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -152,6 +152,7 @@ class Sequences:
         self.is_transactional = is_transactional
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._of_topic: dict[str, list[PartitionSequences]] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._to_restart: set[TopicPartition] = set()
 
@@ -172,15 +173,15 @@ class Sequences:
         """Use the producer id and epoch that a broker assigned."""
         self.producer = producer
 
-    def unconfirm(self, topics: Container[str] | None = None) -> None:
+    def unconfirm(self, topics: Iterable[str] | None = None) -> None:
         """Allow only one batch in flight per partition until the next acknowledgement.
 
         This is necessary if a topic may have been recreated. A broker accepts any first sequence in
         the new topic, so it could accept a second batch after it rejected the first. topics: the
         topics that may have been recreated, None for all.
         """
-        for topic_partition, known in self._partitions.items():
-            if topics is None or topic_partition.topic in topics:
+        for topic in self._of_topic if topics is None else topics:
+            for known in self._of_topic.get(topic, ()):
                 known.is_confirmed = False
 
     def follow_topics(self, answers: Iterable[MetadataResponseTopic]) -> None:
@@ -231,7 +232,7 @@ class Sequences:
         if batch.has_sequence:
             return
         if known is None:
-            known = self._partitions[batch.topic_partition] = PartitionSequences(self.producer)
+            known = self._add(batch.topic_partition)
         if known.producer != self.producer:
             known.restart(self.producer, transactional=self.is_transactional)
         known.last_assigned_at = now
@@ -240,6 +241,11 @@ class Sequences:
         )
         known.next_sequence = increment_sequence(known.next_sequence, batch.record_count)
         known.in_flight.append(batch)
+
+    def _add(self, topic_partition: TopicPartition) -> PartitionSequences:
+        known = self._partitions[topic_partition] = PartitionSequences(self.producer)
+        self._of_topic.setdefault(topic_partition.topic, []).append(known)
+        return known
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         """Record that a broker has written `batch`."""

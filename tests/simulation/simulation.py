@@ -32,7 +32,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network import client, security
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import HostResolver
-from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
+from spark_kafka_sink.producer.sequences import Sequences
 
 _WATCH_S = 0.25
 
@@ -177,7 +177,7 @@ class Simulation:
         def adopt_first(producer: ProducerIdAndEpoch) -> None:
             adopt(producer)
             for tp in self._scenario.shape.partitions:
-                known = sequences._partitions.setdefault(tp, PartitionSequences(producer))
+                known = sequences._partitions.get(tp) or sequences._add(tp)
                 if known.producer == producer:
                     known.next_sequence = first_sequence
 

@@ -57,9 +57,8 @@ class _Cycle(Random):
 def _load(
     available: Sequence[int], queue_lengths: Sequence[int] | None = None
 ) -> Callable[[], TopicLoad]:
-    return lambda: TopicLoad(
-        available=available, queue_lengths=queue_lengths, batch_bytes=BATCH_BYTES
-    )
+    lengths = None if queue_lengths is None else lambda: queue_lengths
+    return lambda: TopicLoad(available=available, queue_lengths=lengths, batch_bytes=BATCH_BYTES)
 
 
 def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -29,7 +29,8 @@ def test_partitions_with_a_leader_are_weighed_by_the_batches_they_have_waiting()
     producer.append(0, BATCH)
     producer.append(2, [b"small"])
     found = load(producer)
-    assert (found.available, found.queue_lengths) == ([0, 2, 3], [2, 1, 0])
+    assert found.queue_lengths is not None
+    assert (found.available, found.queue_lengths()) == ([0, 2, 3], [2, 1, 0])
     assert load(producer, adaptive=False).queue_lengths is None
 
 
