@@ -22,6 +22,7 @@ import io
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
@@ -199,7 +200,7 @@ def _run(given: argparse.Namespace) -> int:
     asked = _asked(given)
     with CommitClient(asked.config, asked.log.topic) as client:
         command = _Command(asked, client)
-        owners = command.owners()
+        owners = command.owners(commits=not given.dry_run)
         act: Callable[[FoundOwner], int] = command.recover
         if given.dry_run:
             act = command.look
@@ -236,16 +237,20 @@ class _Command:
     def _deadline(self) -> float:
         return self._client.now() + self._asked.config.max_block_ms / 1000
 
-    def owners(self) -> list[FoundOwner]:
-        """Find the owners that the command line selects. Raise KafkaException if this fails."""
+    def owners(self, *, commits: bool) -> list[FoundOwner]:
+        """Find the owners that the command line selects. Raise KafkaException if this fails.
+
+        commits: whether to commit what is decided before all is found, if a broker is silent.
+        """
         asked = self._asked
-        begun = survey.begin(asked.prefix, deadline=self._deadline())
-        outcome = self._client.run(begun, survey.step).outcome
-        for warning in self._client.take_warnings():
-            _say(f"warning: commit log {asked.log}: {warning}")
-        if isinstance(outcome, Failure):
-            raise self._survey_failed(outcome)
-        surveyed = outcome or Surveyed(())
+        surveyed = self._surveyed(ends_early=commits)
+        if surveyed.is_early:
+            for each in surveyed.owners:
+                if self._is_asked_for(each) and survey.has_decided(each.reading):
+                    # This is done again after the second survey. Then the result is printed.
+                    with suppress(KafkaException):
+                        self._recovered(each, commits=True)
+            surveyed = self._surveyed()
         every, missed = surveyed.owners, surveyed.missed
         found = [each for each in every if self._is_asked_for(each)]
         if missed is not None:
@@ -267,6 +272,16 @@ class _Command:
                 f"'{asked.prefix}/', and no transaction with such an id is open"
             )
         return found
+
+    def _surveyed(self, *, ends_early: bool = False) -> Surveyed:
+        """Make a survey of all owners. Raise KafkaException if this fails."""
+        begun = survey.begin(self._asked.prefix, deadline=self._deadline(), ends_early=ends_early)
+        outcome = self._client.run(begun, survey.step).outcome
+        for warning in self._client.take_warnings():
+            _say(f"warning: commit log {self._asked.log}: {warning}")
+        if isinstance(outcome, Failure):
+            raise self._survey_failed(outcome)
+        return outcome or Surveyed(())
 
     def _is_asked_for(self, found: FoundOwner) -> bool:
         owner, asked = found.owner, self._asked

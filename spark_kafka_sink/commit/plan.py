@@ -21,9 +21,9 @@ If D0 or D1 fails, for example because one broker does not respond, no run is pl
 the plan fails, it commits the transactions of the last run if that run is decided (D2 and D3).
 This needs neither the list nor the fence, and the rows are lost if it is done too late. So the plan
 does it after the first request without a result already, and begins again at D0. When it fails, the
-deadline has often passed, so this part of the plan has a deadline of its own. It does not see a
-decision whose marker is not in the log yet, although the state of the driver's transaction is
-PrepareCommit. The next plan or a recovery has to commit such a run in time.
+deadline has often passed, so this part of the plan, the rescue, has a deadline of its own. It does
+not see a decision whose marker is not in the log yet, although the state of the driver's
+transaction is PrepareCommit. The next plan or a recovery has to commit such a run in time.
 
 Before D0, a batch job reads the log to find out whether its version is written already. If so, and
 if its record is in state DONE, no plan is made, and no driver is fenced.
@@ -109,7 +109,8 @@ class Planning:
     decided. asked_again: whether EndTxn was sent again, because the first response did not show
     whether the driver's transaction was committed. missed: why D0 or D1 has failed, or None. If it
     has, the plan only commits what is decided, and then fails or begins again. begins_again:
-    whether it begins again then, or has already begun again.
+    whether it begins again then, or has already begun again. plans_until: the deadline of the plan
+    if it begins again, because `deadline` may then be later.
     """
 
     state: PlanState
@@ -128,6 +129,7 @@ class Planning:
     asked_again: bool = False
     missed: Failure | None = None
     begins_again: bool = False
+    plans_until: float = 0.0
     outcome: Outcome | None = None
 
 
@@ -168,8 +170,10 @@ def _rescue_early(machine: Planning, at: Received) -> Step[Planning] | None:
 
     Return None if this was done before, or if the reply shows that it takes only milliseconds.
     """
+    # The command `recover --accept-torn` has committed what is decided just before the plan.
+    is_done = machine.begins_again or machine.accepts_torn
     is_short = at.reply.error == codes.CONCURRENT_TRANSACTIONS
-    if machine.state not in _BEFORE_READING or machine.begins_again or is_short:
+    if machine.state not in _BEFORE_READING or is_done or is_short:
         return None
     return _rescue(replace(machine, begins_again=True), at)
 
@@ -177,7 +181,7 @@ def _rescue_early(machine: Planning, at: Received) -> Step[Planning] | None:
 def _failed(machine: Planning, at: Received) -> Step[Planning]:
     """End the plan with a failure. If D0 or D1 has failed, commit what is decided before that."""
     if machine.missed is not None:
-        return _rescued(machine, machine.missed, at.now)
+        return _rescued(machine, machine.missed, at.now, _not_planned(machine, at))
     if machine.state not in _BEFORE_READING:
         return _over(machine, _not_planned(machine, at))
     return _rescue(replace(machine, begins_again=False), at)
@@ -188,18 +192,27 @@ def _not_planned(machine: Planning, at: Received) -> Failure:
 
 
 def _rescue(machine: Planning, at: Received) -> Step[Planning]:
-    missed, deadline = _not_planned(machine, at), max(machine.deadline, at.now + _RESCUE_S)
-    machine = replace(_moved(machine, _S.READING), missed=missed, deadline=deadline)
+    until, later = machine.deadline, max(machine.deadline, at.now + _RESCUE_S)
+    machine = replace(machine, missed=_not_planned(machine, at), plans_until=until, deadline=later)
+    machine = _moved(machine, _S.READING)
     return asking(machine, ReadLog(machine.run.driver_id))
 
 
-def _rescued(machine: Planning, missed: Failure, now: float) -> Step[Planning]:
-    """Begin again at D0, or fail. missed: why D0 or D1 has failed."""
-    if not machine.begins_again or now >= machine.deadline:
+def _rescued(
+    machine: Planning, missed: Failure, now: float, failure: Failure | None = None
+) -> Step[Planning]:
+    """Begin again at D0, or fail.
+
+    missed: why D0 or D1 has failed. failure: why the rescue has failed, or None. If an early rescue
+    has taken all the time, the plan fails for this reason: D0 or D1 has failed only once.
+    """
+    if not machine.begins_again:
         return _over(machine, missed)
+    if now >= machine.plans_until:
+        return _over(machine, failure or missed)
     run, version, partitions = machine.run, machine.version, machine.partitions
-    state, torn = moved(PLAN, machine.state, _S.LISTING), machine.accepts_torn
-    again = Planning(state, run, machine.deadline, version, partitions, torn, begins_again=True)
+    state = moved(PLAN, machine.state, _S.LISTING)
+    again = Planning(state, run, machine.plans_until, version, partitions, begins_again=True)
     return asking(again, _list(run))
 
 
@@ -287,10 +300,12 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning, now: float) -> Step[Planning]:
-    if machine.missed is not None:
-        return _rescued(machine, machine.missed, now)
+    # If an administrator accepts it, the result of a decided transaction may be unknown.
+    accepted = FailureKind.IN_DOUBT if machine.accepts_torn else None
     failures = (each.failure for each in machine.ends.machines if each.failure is not None)
-    unknown = next((each for each in failures if not _accepts(machine, each)), None)
+    unknown = next((each for each in failures if each.kind is not accepted), None)
+    if machine.missed is not None:
+        return _rescued(machine, machine.missed, now, unknown)
     if unknown is not None:
         return _over(machine, unknown)
     return _clean(machine) if _lost(machine) else _add_log(machine)
@@ -388,12 +403,8 @@ def _clean(machine: Planning) -> Step[Planning]:
     """
     if not machine.leftovers:
         return _finish(machine)
-    return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)
-
-
-def _abort_leftovers(machine: Planning) -> Step[Planning]:
-    if not machine.leftovers:
-        return _finish(machine)
+    if not machine.is_proved:
+        return _add_log(machine)
     asks = aborts(machine.leftovers, machine.run.level)
     return asking(_moved(machine, _S.CLEANING), *asks)
 
@@ -407,7 +418,8 @@ def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
 def _finish(machine: Planning) -> Step[Planning]:
     record, version = machine.record, machine.version
     if record is not None and _lost(machine):
-        return _over(machine, _torn(machine, record))
+        lost = resolve.lost(machine.ends.machines, record.transactions)
+        return _over(machine, Torn(record, lost))
     if record is not None and version is not None:
         place = record.versions.place(version)
         if place is Place.WRITTEN:
@@ -455,18 +467,6 @@ def _planned(machine: Planning) -> Planned:
 def _lost(machine: Planning) -> bool:
     is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends.machines)
     return is_lost and not machine.accepts_torn
-
-
-def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether the plan continues in spite of `failure`.
-
-    It does if the result of a decided transaction is unknown, and an administrator accepts this.
-    """
-    return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
-
-
-def _torn(machine: Planning, record: CommitRecord) -> Torn:
-    return Torn(record, resolve.lost(machine.ends.machines, record.transactions))
 
 
 def _reading(at: Received) -> LogReading:

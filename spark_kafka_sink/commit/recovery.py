@@ -118,9 +118,10 @@ class Recovering:
     commits: whether to commit the decided transactions, or only to find out their results.
     more_s: see `begin`. missed: why a transaction could not be described, or None.
     later: the requests to send after the decided transactions are committed, if they are committed
-    before all transactions are described. described: pairs of a transactional id and the state of
-    its transaction. markers: pairs of a request for a marker and the reply. ends: the state
-    machines that commit the decided transactions.
+    before all transactions are described. describes_until: the deadline of these requests, because
+    `deadline` may then be later. described: pairs of a transactional id and the state of its
+    transaction. markers: pairs of a request for a marker and the reply. ends: the state machines
+    that commit the decided transactions.
     """
 
     state: RecoveryState
@@ -132,6 +133,7 @@ class Recovering:
     missed: Failure | None = None
     waiting: TreeSet[Ask] = NO_ITEMS
     later: TreeSet[Ask] = NO_ITEMS
+    describes_until: float = 0.0
     described: TreeSet[tuple[str, Described]] = NO_ITEMS
     markers: TreeSet[tuple[Ask, MarkerRead | Failure]] = NO_ITEMS
     ends: Resolvings = NO_RESOLVINGS
@@ -150,15 +152,15 @@ def begin(
     brokers omit the transaction from the list without an error. But they respond with an error to
     the request to describe it.
 
-    more_s: the number of seconds for the rest of the recovery, if some transactions are not
-    described at the deadline.
+    more_s: the least number of seconds for the rest of the recovery, which begins when all
+    transactions are described, or when a request to describe one has had no response.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, more_s, commits)
     of_records = (*_decided(machine), *_decided_without_marker(found.reading))
     decided = (found.owner.task_id(each.slot) for each in of_records)
     ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
     describing = asking(machine, *map(DescribeTransaction, ids))
-    early = _commit_early(describing.machine) if found.open_ids is None else None
+    early = _commit_early(describing.machine, deadline) if found.open_ids is None else None
     return early or describing
 
 
@@ -172,18 +174,24 @@ def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
         return Step(machine, questions) if machine.waiting else _ended(machine)
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
-        return _commit_early(machine) or Step(machine, (at.again(),))
+        return _commit_early(machine, _rest_until(machine, now)) or Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
 
 
-def _commit_early(machine: Recovering) -> Step[Recovering] | None:
+def _rest_until(machine: Recovering, now: float) -> float:
+    """Return the deadline of the rest of the recovery, which begins now."""
+    return max(machine.deadline, now + machine.more_s)
+
+
+def _commit_early(machine: Recovering, deadline: float) -> Step[Recovering] | None:
     """Commit what is decided before all transactions are described, because a broker is silent.
 
     Return None if nothing is decided or if it is committed already.
     """
     if machine.state is not _S.DESCRIBING or not machine.commits or machine.ends.machines:
         return None
-    machine = replace(machine, later=machine.waiting)
+    until, later = machine.deadline, machine.waiting
+    machine = replace(machine, later=later, describes_until=until, deadline=deadline)
     if _is_decided_without_marker(machine):
         return _read_again(machine)
     return _commit(machine) if _decided(machine) else None
@@ -204,8 +212,7 @@ def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
     machine = replace(machine, waiting=machine.waiting.without(ask))
     if machine.waiting:
         return Step(machine)
-    if machine.missed is not None:
-        machine = replace(machine, deadline=at.now + machine.more_s)
+    machine = replace(machine, deadline=_rest_until(machine, at.now))
     return _read_again(machine) if _is_decided_without_marker(machine) else _end_or_look(machine)
 
 
@@ -268,7 +275,8 @@ def _ended(machine: Recovering) -> Step[Recovering]:
     if not machine.later:
         return _committed(machine)
     asks = sorted(machine.later, key=repr)
-    return asking(_moved(replace(machine, later=NO_ITEMS), _S.DESCRIBING), *asks)
+    machine = replace(machine, later=NO_ITEMS, deadline=machine.describes_until)
+    return asking(_moved(machine, _S.DESCRIBING), *asks)
 
 
 def _committed(machine: Recovering) -> Step[Recovering]:
@@ -355,7 +363,7 @@ def _looked(machine: Recovering) -> Step[Recovering]:
 
 def _fate_of_marker(read: MarkerRead | Failure) -> Fate:
     if isinstance(read, Failure):
-        return Fate.UNKNOWN
+        return Fate.IN_DOUBT if read.error in resolve.NO_LONGER_FOUND else Fate.UNKNOWN
     if read.marker is None:
         return Fate.IN_DOUBT if read.is_gone else Fate.UNKNOWN
     return Fate.COMMITTED if read.marker is Marker.COMMIT else Fate.LOST
@@ -363,8 +371,11 @@ def _fate_of_marker(read: MarkerRead | Failure) -> Fate:
 
 def _why(owner: Owner, decided: DecidedTransaction, read: MarkerRead | Failure) -> Failure:
     if isinstance(read, Failure):
-        return read
-    why = resolve.RECORDS_ARE_GONE if read.is_gone else resolve.NO_MARKER
+        if read.error not in resolve.NO_LONGER_FOUND:
+            return read
+        why = resolve.NO_LONGER_FOUND[read.error]
+    else:
+        why = resolve.RECORDS_ARE_GONE if read.is_gone else resolve.NO_MARKER
     return resolve.in_doubt(
         owner.task_id(decided.slot), decided.partition, decided.first_offset, why
     )

@@ -14,7 +14,8 @@ A transaction is decided once a commit log record that lists it is committed. Th
 
 If there is no marker when the time runs out, the failure depends on the description. If the
 transaction has ended, its marker can no longer be found, for example because the topic was
-recreated (IN_DOUBT). Otherwise, the marker may only be slow (NO_ANSWER).
+recreated (IN_DOUBT). Otherwise, the marker may only be slow (NO_ANSWER). If the topic was deleted,
+or if a batch is damaged, the marker can no longer be found, either.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ from spark_kafka_sink.records.batch import Marker
 
 RECORDS_ARE_GONE: Final = "its records are no longer in the log"
 NO_MARKER: Final = "it has no marker yet"
+# The errors after which the marker in a partition can no longer be found.
+NO_LONGER_FOUND: Final[Mapping[int, str]] = {
+    codes.UNKNOWN_TOPIC_OR_PARTITION: "its topic no longer exists",
+    codes.CORRUPT_MESSAGE: "a batch of the partition is damaged",
+}
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
 _NOT_ENDED: Final = frozenset((ONGOING, PREPARE_COMMIT, PREPARE_ABORT))
 # An abort raises the epoch by two if Kafka 4.0 makes it after a timeout.
@@ -214,9 +220,9 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
-        is_deleted = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
-        if is_deleted and machine.state is _S.READING_MARKER:
-            failure = _in_doubt(machine, "its topic no longer exists")
+        why = NO_LONGER_FOUND.get(at.reply.error)
+        if why is not None and machine.state is _S.READING_MARKER:
+            failure = _in_doubt(machine, why)
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
     return _STEPS[machine.state](machine, at)
 

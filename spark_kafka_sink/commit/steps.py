@@ -127,7 +127,7 @@ class Received(NamedTuple):
         """
         name, error = call_of(self.ask).value, self.reply.error
         found = error_code(error)
-        kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
+        kind = FailureKind.NO_ANSWER if self.asks_again else FailureKind.REFUSED
         said = f"; {self.reply.reason}" if self.reply.reason else ""
         partition = getattr(self.ask, "partition", None)
         topic = None if partition is None else partition.topic

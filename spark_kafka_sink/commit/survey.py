@@ -5,8 +5,9 @@ records of all owners and lists the open transactions. It changes nothing. `reco
 each owner that it finds.
 
 If a broker is silent, the open transactions cannot be listed. To commit what is decided, a recovery
-needs only the records. So if a record lists transactions that have to be committed, the survey ends
-once the records are read and one request for the list has had no response.
+needs only the records. So if a record lists transactions that have to be committed, a survey with
+`ends_early` ends once the records are read and one request for the list has had no response. The
+caller commits these transactions, and then makes another survey.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spark_kafka_sink.commit.questions import (
     ReadAllRecords,
     Unanswered,
 )
-from spark_kafka_sink.commit.steps import Failure, Received, Step, asking, received
+from spark_kafka_sink.commit.steps import Failure, FailureKind, Received, Step, asking, received
 from spark_kafka_sink.commit.trees import NO_ITEMS, TreeSet
 from spark_kafka_sink.commit.verdicts import Verdict
 
@@ -53,22 +54,25 @@ class Surveyed:
     """The owners that have a record or an open transaction, sorted.
 
     missed: why the open transactions could not be listed, or None if they were. Without the list,
-    the owners are only those that have a record.
+    the owners are only those that have a record. is_early: whether the survey has ended early.
     """
 
     owners: tuple[FoundOwner, ...]
     missed: Failure | None = None
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Surveying:
     """The state of a survey of all owners whose txnIdPrefix is `prefix`.
 
-    missed: why the last request for the list of open transactions has failed, or None.
+    ends_early: whether the survey may end early, to commit what is decided. missed: why the last
+    request for the list of open transactions has failed, or None.
     """
 
     prefix: str
     deadline: float
+    ends_early: bool
     waiting: TreeSet[Ask] = NO_ITEMS
     readings: tuple[tuple[str, LogReading], ...] = ()
     open_ids: frozenset[str] = frozenset()
@@ -76,10 +80,14 @@ class Surveying:
     outcome: Surveyed | Failure | None = None
 
 
-def begin(prefix: str, *, deadline: float) -> Step[Surveying]:
-    """Return the state machine of a survey, and its requests. prefix: the option txnIdPrefix."""
+def begin(prefix: str, *, deadline: float, ends_early: bool = False) -> Step[Surveying]:
+    """Return the state machine of a survey, and its requests.
+
+    prefix: the option txnIdPrefix. ends_early: whether the survey may end early, to commit what is
+    decided.
+    """
     beginning = f"{prefix}/"
-    machine = Surveying(prefix, deadline)
+    machine = Surveying(prefix, deadline, ends_early)
     return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
 
 
@@ -112,7 +120,7 @@ def step(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
     machine = replace(machine, waiting=machine.waiting.without(at.ask))
     if machine.waiting and not _is_urgent(machine):
         return Step(machine)
-    outcome = Surveyed(_owners(machine), machine.missed)
+    outcome = Surveyed(_owners(machine), machine.missed, _is_urgent(machine))
     return Step(replace(machine, waiting=NO_ITEMS, outcome=outcome))
 
 
@@ -123,9 +131,15 @@ def _failure(machine: Surveying, at: Received) -> Failure:
 
 def _is_urgent(machine: Surveying) -> bool:
     """Return whether transactions have to be committed, and the list may take too long."""
-    readings = (reading for _, reading in machine.readings)
-    records = (record for each in readings for record in (each.record, each.undecided))
-    return machine.missed is not None and any(map(decided_of, records))
+    if not machine.ends_early or machine.missed is None:
+        return False
+    is_silent = machine.missed.kind is FailureKind.NO_ANSWER
+    return is_silent and any(has_decided(reading) for _, reading in machine.readings)
+
+
+def has_decided(reading: LogReading) -> bool:
+    """Return whether a record of an owner lists transactions that may have to be committed."""
+    return bool(decided_of(reading.record) or decided_of(reading.undecided))
 
 
 def decided_of(record: CommitRecord | None) -> tuple[DecidedTransaction, ...]:

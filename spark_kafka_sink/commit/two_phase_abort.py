@@ -137,6 +137,15 @@ def begin(
     return asking(machine, ListTransactions(f"{plan.run.driver_id}/"))
 
 
+def resume(machine: Aborting, *, deadline: float) -> Step[Aborting]:
+    """Return an abort that was interrupted, and the requests to send again.
+
+    deadline: the new deadline. Once it is certain that the run is not decided, the old one counts.
+    """
+    deadline = machine.deadline if machine.is_proved else deadline
+    return asking(replace(machine, deadline=deadline), *sorted(machine.waiting, key=repr))
+
+
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
     """Return the state machine after the reply to a request, and the next requests to brokers."""
     if answer.ask not in machine.waiting:

@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 from spark_kafka_sink.commit.questions import Question, ReadMarker
 
 _MOST_AT_ONE_BROKER: Final = 64
-# Each request for a marker may hold a response of 1 MiB, so their total number is limited, too.
+# Each request for a marker may hold a response of 1 MiB, so their total number is limited, too. But
+# each broker keeps a few slots, so that silent brokers do not hold all of them.
 _MOST_MARKERS: Final = 64
 _MOST_MARKERS_AT_ONE_BROKER: Final = 32
+_KEPT_MARKERS: Final = 4
 
 
 class Line(NamedTuple):
@@ -106,4 +108,5 @@ class QuestionQueue:
         if not line.reads_markers:
             return self._held[line] < _MOST_AT_ONE_BROKER
         markers = sum(held for each, held in self._held.items() if each.reads_markers)
-        return markers < _MOST_MARKERS and self._held[line] < _MOST_MARKERS_AT_ONE_BROKER
+        most = _MOST_MARKERS_AT_ONE_BROKER if markers < _MOST_MARKERS else _KEPT_MARKERS
+        return self._held[line] < most

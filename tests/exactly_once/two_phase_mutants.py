@@ -111,7 +111,8 @@ def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 def _aborts_unproved(patch: pytest.MonkeyPatch, _: Model) -> None:
-    patch.setattr(planning, "_clean", planning._abort_leftovers)
+    clean = planning._clean
+    patch.setattr(planning, "_clean", lambda machine: clean(replace(machine, is_proved=True)))
 
 
 def _reads_before_fencing(patch: pytest.MonkeyPatch, model: Model) -> None:

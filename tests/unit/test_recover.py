@@ -10,14 +10,30 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support.pure.planned_run import DECIDED, OWNER, WRITER
+from support.pure.scripted_machine import kinds
+from support.pure.scripted_machine import run as scripted
 
 from spark_kafka_sink import recover
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.outcomes import Planned
+from spark_kafka_sink.commit.questions import (
+    ONGOING,
+    AllRecordsRead,
+    Described,
+    DescribeTransaction,
+    Ended,
+    Listed,
+    ListTransactions,
+    OpenTransaction,
+    ReadAllRecords,
+    Unanswered,
+)
 from spark_kafka_sink.commit.recovery import Fate, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
@@ -146,7 +162,7 @@ def recovered(self, found, *, commits):
 CommitClient.check_brokers = lambda *_: None
 CommitClient.level = lambda *_: 2
 recover._Command._recovered = recovered
-recover._Command.owners = lambda _: [
+recover._Command.owners = lambda *_, **__: [
     FoundOwner(checked_owner("pykafka", each, "t"), NOTHING, ()) for each in ("\\u017c", "b")
 ]
 sys.exit(recover.main(["--bootstrap", "127.0.0.1:1"]))
@@ -291,6 +307,41 @@ def test_without_the_list_of_open_transactions_the_command_commits_and_ends_with
     assert capsys.readouterr().err == "recover: they could not be listed: node 3 did not answer\n"
 
 
+@pytest.mark.parametrize("action", [[], ["--dry-run"]])
+def test_after_one_lost_connection_what_is_decided_is_committed_and_then_all_owners_are_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], action: list[str]
+) -> None:
+    other = OWNER._replace(target="u")
+    lists = [Unanswered(13, "lost"), Listed(frozenset({OpenTransaction(other.driver_id, 9)}))]
+    every = ((OWNER.driver_id, LogReading(DECIDED, 3)),)
+    open_since = Described(ONGOING, WRITER, 900_000, 5_000)
+    asked: list[Any] = []
+
+    def run(_: object, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        script: dict[Any, Any] = {
+            ReadAllRecords: [AllRecordsRead(every)],
+            ListTransactions: list(lists),
+            DescribeTransaction: [open_since],
+            "commit": [Ended()],
+        }
+        machine, questions = scripted(begun, step, script)
+        asked.extend(kinds(questions))
+        del lists[:-1]
+        return machine
+
+    use_no_brokers(monkeypatch)
+    monkeypatch.setattr(CommitClient, "run", run)
+    assert main(["--bootstrap", NOWHERE, *action]) == (1 if action else 0)
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert [line for line in said.out.splitlines() if line[0] != " "] == [str(OWNER), str(other)]
+    if action:
+        assert "commit" not in asked
+    else:
+        first, second = (n for n, each in enumerate(asked) if each is ListTransactions)
+        assert "commit" in asked[first:second]
+
+
 def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,7 +349,7 @@ def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(
     missed = Failure(FailureKind.NO_ANSWER, "they could not be described: node 3 did not answer")
     recovered = Recovered(found, (Fate.COMMITTED,), missed=missed)
     use_no_brokers(monkeypatch)
-    monkeypatch.setattr(recover._Command, "owners", lambda _: [found])
+    monkeypatch.setattr(recover._Command, "owners", lambda *_, **__: [found])
     monkeypatch.setattr(recover._Command, "_recovered", lambda *_, **__: recovered)
     assert main(["--bootstrap", NOWHERE]) == 2
     said = capsys.readouterr().out
@@ -328,7 +379,7 @@ def test_a_failure_for_one_owner_does_not_end_the_work_for_the_others(
         return SimpleNamespace(outcome=outcome)
 
     use_no_brokers(monkeypatch)
-    monkeypatch.setattr(recover._Command, "owners", lambda _: found)
+    monkeypatch.setattr(recover._Command, "owners", lambda *_, **__: found)
     monkeypatch.setattr(CommitClient, "run", run)
     assert main(["--bootstrap", NOWHERE, *action]) == 2
     lines = capsys.readouterr().out.splitlines()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeGuard
 
 from spark_kafka_sink.commit import two_phase, two_phase_abort
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
@@ -26,7 +27,8 @@ from spark_kafka_sink.commit.outcomes import (
     not_aborted_now,
     not_known,
 )
-from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure, FailureKind
+from spark_kafka_sink.commit.questions import Answer
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure, FailureKind, Step
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import (
@@ -45,8 +47,8 @@ from spark_kafka_sink.spark.session import driver_folder
 _SENDS_S: Final = 1.0
 # The shortest time in seconds of an abort that is tried again.
 _TRIES_S: Final = 10.0
-# The pause in seconds before an abort logs in again after a refused login.
-_LOGIN_PAUSE_S: Final = 3.0
+# The pause in seconds before an abort is tried again.
+_TRY_PAUSE_S: Final = 3.0
 
 
 def commit_record(
@@ -150,18 +152,18 @@ def abort_run(
             with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
                 return _abort_run(client, options, plan, attempts, tries, is_missing=is_missing)
         except (AuthenticationException, ConfigException) as error:
+            # A client whose login was refused may refuse every request, so a new one is made.
             if not tries.go_on(error):
                 return tries.failed(error)
         except KafkaException as error:
             return tries.failed(error)
-        # A client whose login was refused may refuse every request, so a new one is made.
-        time.sleep(_LOGIN_PAUSE_S)
 
 
 class _Tries:
     """The tries of one abort, which continue for a limited time while the run may be decided.
 
-    is_decided: whether the decision to commit the run was found.
+    is_decided: whether the decision to commit the run was found. last: the state machine of the
+    last try, or None.
     """
 
     def __init__(self, plan: Plan, *, may_be_decided: bool) -> None:
@@ -170,22 +172,44 @@ class _Tries:
         self._until = time.monotonic() + (plan.run.timeout_ms / 1000 if may_be_decided else 0.0)
         self._has_said = False
         self.is_decided = False
+        self.last: two_phase_abort.Aborting | None = None
+
+    def step(
+        self, machine: two_phase_abort.Aborting, answer: Answer, now: float
+    ) -> Step[two_phase_abort.Aborting]:
+        """Return the state machine of the abort after a reply, and keep it."""
+        after = two_phase_abort.step(machine, answer, now)
+        self.last = after.machine
+        return after
 
     def go_on(self, why: object) -> bool:
-        """Return whether to try again after a failure. If so, print a line at the first one."""
-        if time.monotonic() >= self._until:
+        """Return whether to try again after a failure, and wait before that.
+
+        At the first failure, print a line.
+        """
+        proved = self._proved
+        if time.monotonic() >= (self._until if proved is None else proved.deadline):
             return False
-        if not self._has_said and not self.is_decided:
+        if not self._has_said and not self.is_decided and proved is None:
             say(
                 f"pykafka: no broker has said yet whether the write of {self._run.owner} is "
                 f"committed ({why}), so the driver continues to ask, for at most "
                 f"{self._run.timeout_ms} ms"
             )
             self._has_said = True
+        time.sleep(_TRY_PAUSE_S)
         return True
+
+    @property
+    def _proved(self) -> two_phase_abort.Aborting | None:
+        """The state machine of the last try, if it is certain that the run is not decided."""
+        return self.last if self.last is not None and self.last.is_proved else None
 
     def failed(self, why: object) -> AbortResult:
         """Return the result of an abort that has failed."""
+        if self._proved is not None:
+            missed = f"the open transactions of the run's tasks cannot be aborted: {why}"
+            return _aborted(self._run, Aborted(may_be_open=True, missed=missed))
         if self.is_decided:
             line = f"the write of {self._run.owner} has to be committed, but is not yet: {why}"
             return AbortResult(line)
@@ -203,7 +227,7 @@ def _abort_run(
 ) -> AbortResult:
     owner = plan.run.owner
     while True:
-        level, outcome = _abort_once(client, options, plan, attempts, is_missing=is_missing)
+        level, outcome = _abort_once(client, options, plan, attempts, tries, is_missing=is_missing)
         if not _is_unanswered(outcome) or not tries.go_on(outcome.sentence):
             break
     if isinstance(outcome, Decided):
@@ -211,8 +235,7 @@ def _abort_run(
     if isinstance(outcome, Superseded):
         return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
     if isinstance(outcome, Aborted):
-        more = _still_open(plan, outcome)
-        return AbortResult(f"the write of {owner} was aborted: no row is visible{more}")
+        return _aborted(plan.run, outcome)
     return tries.failed(outcome.sentence if isinstance(outcome, Failure) else outcome)
 
 
@@ -221,23 +244,31 @@ def _abort_once(
     options: SinkOptions,
     plan: Plan,
     attempts: Sequence[AttemptTransaction],
+    tries: _Tries,
     *,
     is_missing: bool,
 ) -> tuple[int, two_phase_abort.Outcome | None]:
-    """Run the state machine of the abort once. Return the transaction.version and the outcome."""
-    config = options.producer
+    """Run the state machine of the abort once. Return the transaction.version and the outcome.
+
+    If a refused login has interrupted the last try, continue it. Aborts of the driver's transaction
+    may have raised its epoch, so another try begins with the epoch of the last one.
+    """
+    config, last = options.producer, tries.last
     deadline = client.now() + max(config.max_block_ms / 1000, 0 if is_missing else _TRIES_S)
     try:
         level = client.level(deadline)
-        begun = two_phase_abort.begin(
-            plan,
-            tuple(attempts),
-            level=level,
-            deadline=deadline,
-            settles_s=max(SETTLES_S, config.linger_ms / 1000 + _SENDS_S),
-            is_missing=is_missing,
-        )
-        return level, client.run(begun, two_phase_abort.step).outcome
+        if last is not None and last.outcome is None:
+            begun = two_phase_abort.resume(last, deadline=deadline)
+        else:
+            begun = two_phase_abort.begin(
+                plan if last is None else replace(plan, producer=last.producer),
+                tuple(attempts),
+                level=level,
+                deadline=deadline,
+                settles_s=max(SETTLES_S, config.linger_ms / 1000 + _SENDS_S),
+                is_missing=is_missing,
+            )
+        return level, client.run(begun, tries.step).outcome
     except TimeoutException as error:
         return plan.run.level, Failure(FailureKind.NO_ANSWER, str(error))
 
@@ -246,9 +277,14 @@ def _is_unanswered(outcome: object) -> TypeGuard[Failure]:
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.NO_ANSWER
 
 
-def _still_open(plan: Plan, aborted: Aborted) -> str:
+def _aborted(run: Run, aborted: Aborted) -> AbortResult:
+    """Return the result of an abort, which says what may still be open."""
+    more = _still_open(run.timeout_ms, aborted)
+    return AbortResult(f"the write of {run.owner} was aborted: no row is visible{more}")
+
+
+def _still_open(timeout_ms: int, aborted: Aborted) -> str:
     """Return the end of an abort message: which transactions may still be open; "" for none."""
-    timeout_ms = plan.run.timeout_ms
     if aborted.missed:
         return (
             f"; {aborted.missed}; if one is open, brokers abort it within {timeout_ms} ms, and "

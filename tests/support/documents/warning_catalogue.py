@@ -46,7 +46,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "spark/committing/exactly_once_commit.py:_if_replay",
             "spark/committing/single_commit.py:_abort_run~failed after",
             "spark/committing/single_commit.py:_why_fenced",
-            "spark/committing/two_phase_commit.py:_abort_run~was aborted",
+            "spark/committing/two_phase_commit.py:_aborted",
             "spark/committing/two_phase_commit.py:_Tries.go_on",
             "spark/committing/two_phase_commit.py:_Tries.failed~has to be committed",
             "spark/committing/two_phase_commit.py:_why_fenced~no row is visible",

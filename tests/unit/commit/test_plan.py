@@ -298,7 +298,9 @@ def test_a_torn_plan_that_read_an_old_end_of_the_log_aborts_nothing() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-@pytest.mark.parametrize("marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True)])
+@pytest.mark.parametrize(
+    "marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True), MarkerRead(error=2)]
+)
 def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, level: int) -> None:
     script: dict[Any, list[Reply]] = {
         ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
@@ -382,6 +384,7 @@ def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
     [
         (MarkerRead(is_gone=True), "may be committed or aborted: its records are no longer in the"),
         (MarkerRead(), "may be committed or aborted: it has no marker yet"),
+        (MarkerRead(error=2), "may be committed or aborted: a batch of the partition is damaged"),
         (MarkerRead(error=29), "could not be committed: Fetch got TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -484,7 +487,7 @@ def test_a_record_of_a_newer_version_of_the_sink_is_refused() -> None:
 
 @pytest.mark.parametrize("ask", [ListTransactions, InitProducerId, ReadLog])
 def test_what_gets_no_answer_is_asked_again_until_the_time_is_over(ask: Any) -> None:  # noqa: ANN401
-    outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=10.0)
+    outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=12.0)
     assert outcome.kind is FailureKind.NO_ANSWER
     assert "got NETWORK_EXCEPTION (13); connection lost" in outcome.sentence
     # After the first request without a response, the plan reads the log and then begins again.

@@ -34,14 +34,16 @@ from spark_kafka_sink.commit.questions import (
     Listed,
     ListTransactions,
     LogRead,
+    MarkerRead,
     OpenTransaction,
     ReadLog,
+    ReadMarker,
     Reply,
     Unanswered,
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 # The record that a plan writes if the owner has none.
@@ -58,7 +60,7 @@ FAILS: dict[str, dict[Any, list[Reply]]] = {
 
 def plan(script: dict[Any, list[Reply]]) -> tuple[Any, list[Any]]:
     """Make a plan, and return its outcome and what it asked for."""
-    begun = planning.begin(RUN, deadline=9.0)
+    begun = planning.begin(RUN, deadline=20.0)
     machine, asked = run(begun, planning.step, script)
     return machine.outcome, kinds(asked)
 
@@ -184,3 +186,48 @@ def test_a_plan_that_fails_changes_nothing_if_nothing_is_decided(name: str, repl
     assert isinstance(outcome, Failure)
     assert "Fetch" not in outcome.sentence, "the first error is the one that is said"
     assert asked[-1] is ReadLog
+
+
+LOST_ONCE: dict[Any, list[Reply]] = {
+    ListTransactions: [Unanswered(13, "connection lost"), Listed()],
+    InitProducerId: [Initialized(PRODUCER)],
+}
+NO_MARKER: dict[Any, list[Reply]] = {
+    "commit": [Ended(error=48), Ended(error=48), Ended(RAISED)],
+    DescribeTransaction: [Described(error=105)],
+    ReadMarker: [MarkerRead()],
+}
+
+
+def test_a_lost_connection_does_not_hide_that_a_result_can_no_longer_be_found_out() -> None:
+    decided = LogRead(LogReading(DECIDED, 3))
+    never = NO_MARKER | {"commit": [Ended(error=48)]}
+    outcome, _ = plan({**LOST_ONCE, **never, ReadLog: [decided]})
+    assert outcome.kind is FailureKind.IN_DOUBT
+    assert outcome.sentence.endswith("may be committed or aborted: it has no marker yet")
+    begun = planning.begin(RUN, deadline=9.0, accepts_torn=True)
+    done = LogRead(LogReading(DECIDED, 3, undecided=DECIDED.done()), end=5)
+    script: dict[Any, list[Reply]] = {ReadLog: [decided, done], WriteRecord: [Written(4)]}
+    script |= LOST_ONCE | NO_MARKER
+    machine, asked = run(begun, planning.step, script)
+    assert isinstance(machine.outcome, Planned)
+    assert kinds(asked)[:2] == [ListTransactions, ListTransactions]
+
+
+def test_a_plan_that_has_no_time_left_after_an_early_rescue_says_why_that_has_failed() -> None:
+    loads = Initialized(error=14)
+    outcome, _ = plan(
+        {ListTransactions: [Listed()], InitProducerId: [loads], ReadLog: [LogRead(error=5)]}
+    )
+    assert "Fetch got LEADER_NOT_AVAILABLE (5)" in outcome.sentence
+
+
+def test_an_early_rescue_does_not_give_the_plan_more_time() -> None:
+    begun = planning.begin(RUN, deadline=1.0)
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [SILENT],
+        ReadLog: [LogRead(LogReading(RECORD, 3))],
+    }
+    machine, asked = run(begun, planning.step, script, seconds=0.2)
+    assert isinstance(machine.outcome, Failure)
+    assert kinds(asked).count(ListTransactions) <= 5

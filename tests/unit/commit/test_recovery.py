@@ -202,7 +202,8 @@ def test_a_look_believes_a_coordinator_that_knows_the_commit(state: str) -> None
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(), Fate.UNKNOWN, "it has no marker yet"),
-        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
+        (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
+        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -218,7 +219,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
-        (MarkerRead(error=2), Fate.UNKNOWN, "CORRUPT_MESSAGE (2)"),
+        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -313,6 +314,18 @@ def test_what_is_decided_is_committed_after_the_first_request_without_an_answer(
     assert Question(DescribeTransaction(silent)) in after, "it is described after that"
 
 
+def test_an_early_commit_has_a_deadline_of_its_own() -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [Unanswered(7, "node 3 did not answer")],
+        "commit": [Ended(error=14), Ended()],
+    }
+    begun = recovery.begin(FOUND, level=2, deadline=31.0, more_s=31.0)
+    machine, asked = run(begun, recovery.step, script, now=29.0)
+    assert machine.outcome.fates == (Fate.COMMITTED,)
+    # The time to describe transactions is over then.
+    assert kinds(asked) == [*[DescribeTransaction] * 2, *["commit"] * 2, *[DescribeTransaction] * 2]
+
+
 def test_a_broker_that_answers_the_second_time_is_not_missed() -> None:
     lost = Unanswered(13, "connection lost")
     script: dict[Any, list[Reply]] = {
@@ -378,9 +391,11 @@ def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
 # -- all owners -----------------------------------------------------------------------------------
 
 
-def survey_with(script: dict[Any, list[Reply]]) -> tuple[Any, list[Question]]:
+def survey_with(
+    script: dict[Any, list[Reply]], *, ends_early: bool = True
+) -> tuple[Any, list[Question]]:
     """Look for owners; script: the replies."""
-    begun = survey.begin("pykafka", deadline=60.0)
+    begun = survey.begin("pykafka", deadline=60.0, ends_early=ends_early)
     machine, asked = run(begun, survey.step, script)
     return machine.outcome, asked
 
@@ -415,6 +430,7 @@ def test_a_survey_that_finds_a_decision_waits_for_a_silent_broker_only_once(
     silent: list[Reply] = [Unanswered(7, "node 3 did not answer")]
     surveyed, asked = survey_with({ReadAllRecords: [every], ListTransactions: silent})
     assert [each.open_ids for each in surveyed.owners] == [None]
+    assert surveyed.is_early
     assert "node 3 did not answer" in surveyed.missed.sentence
     assert kinds(asked) == [ReadAllRecords, ListTransactions]
     # The records may be read later than the first request for the list fails.
@@ -427,14 +443,17 @@ def test_a_survey_that_finds_a_decision_waits_for_a_silent_broker_only_once(
     assert kinds(asked).count(ListTransactions) == 2
 
 
-def test_a_survey_that_finds_no_decision_asks_again_for_the_list() -> None:
-    every = AllRecordsRead(((OWNER.driver_id, LogReading(DONE, 3)),))
+@pytest.mark.parametrize(("record", "ends_early"), [(DONE, True), (DECIDED, False)])
+def test_a_survey_that_has_nothing_to_commit_asks_again_for_the_list(
+    record: CommitRecord, *, ends_early: bool
+) -> None:
+    every = AllRecordsRead(((OWNER.driver_id, LogReading(record, 3)),))
     silent = [Unanswered(7, "node 3 did not answer")] * 3
     script: dict[Any, list[Reply]] = {
         ReadAllRecords: [every], ListTransactions: [*silent, Listed()]
     }  # fmt: skip
-    surveyed, _ = survey_with(script)
-    assert surveyed == Surveyed((FoundOwner(OWNER, LogReading(DONE, 3), ()),))
+    surveyed, _ = survey_with(script, ends_early=ends_early)
+    assert surveyed == Surveyed((FoundOwner(OWNER, LogReading(record, 3), ()),))
 
 
 def test_a_survey_that_brokers_refuse_is_a_failure() -> None:

@@ -13,9 +13,11 @@ from support.pure.planned_run import (
     ATTEMPT,
     DECIDED,
     FINE,
+    LEFT,
     LOSER,
     OWNER,
     PLAN,
+    PRODUCER,
     RAISED,
     RECORD,
 )
@@ -28,12 +30,16 @@ from spark_kafka_sink.commit.questions import (
     EMPTY,
     ONGOING,
     Answer,
+    Ask,
     Described,
     DescribeTransaction,
     Ended,
+    EndTxn,
+    Listed,
     ListTransactions,
     LogRead,
     MarkerRead,
+    OpenTransaction,
     ReadLog,
     ReadMarker,
     Reply,
@@ -108,9 +114,13 @@ class Client:
             if kind_of(ask) == "commit":
                 self.printed.append(self._capsys.readouterr().err)
             self.clock.sleep(0.1)
-            machine, more = step(machine, Answer(ask, self._script[kind_of(ask)][0]), self.now())
+            machine, more = step(machine, Answer(ask, self.reply(ask)), self.now())
             asked += more
         return machine
+
+    def reply(self, ask: Ask) -> Reply:
+        """Return the reply to a request."""
+        return self._script[kind_of(ask)][0]
 
 
 @pytest.fixture
@@ -321,6 +331,22 @@ def test_an_abort_that_gets_no_response_asks_again_because_the_run_may_be_decide
     assert client.printed[0].startswith(f"{said} {why}\n")
 
 
+def test_an_abort_waits_before_it_asks_again(
+    lend: Callable[[Client], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, tries = Client({}, capsys), []
+
+    def level(_: float, limit: object = None) -> int:
+        tries.append(limit)
+        assert len(tries) <= 301
+        raise TimeoutException("no broker has answered")
+
+    monkeypatch.setattr(client, "level", level)
+    assert "no broker has answered" in abort_with(client, lend).line
+
+
 def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
     lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,6 +356,16 @@ def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
     assert 900.0 <= client.now() <= 960.0
     there = Client({"abort": [AWAY]}, capsys)
     assert abort_with(there, lend).line == NOT_KNOWN
+
+
+def test_an_abort_does_not_ask_again_for_a_damaged_commit_log(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client({ReadLog: [LogRead(error=2)]}, capsys)
+    line = abort_with(client, lend).line
+    assert line.startswith(f"it is not known whether the write of {OWNER} is committed (")
+    assert "Fetch got CORRUPT_MESSAGE (2)" in line
+    assert client.now() < 60.0
 
 
 def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms(
@@ -495,3 +531,62 @@ def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_at_the_first_refus
     said = f"the write of {OWNER} could not be aborted now ({REJECTED}); "
     assert abort(is_missing=is_missing).line.startswith(said)
     assert (logins.clock.now, logins.clients[-1].is_closed) == (0.0, True)
+
+
+class RaisingClient(Client):
+    """A client of a coordinator that raises the driver's epoch with each abort.
+
+    Tasks have left one transaction open. refused: for each login that is refused, the number of
+    the request before which it is.
+    """
+
+    def __init__(self, refused: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__({DescribeTransaction: [Described(ONGOING, LOSER)]}, capsys)
+        self._refused = refused
+        self._producer = PRODUCER
+        self._open = {LEFT}
+        self.asked: list[Any] = []
+
+    def reply(self, ask: Ask) -> Reply:
+        """Return the reply to a request."""
+        self.asked.append(kind_of(ask))
+        if self._refused[:1] == [len(self.asked)]:
+            del self._refused[0]
+            raise SaslAuthenticationException(REJECTED)
+        if isinstance(ask, ListTransactions):
+            return Listed(frozenset(OpenTransaction(each, 21) for each in self._open))
+        if isinstance(ask, EndTxn) and ask.transactional_id == LEFT:
+            self._open.discard(LEFT)
+        elif isinstance(ask, EndTxn):
+            if ask.producer != self._producer:
+                return Ended(error=90)
+            self._producer = replace(self._producer, epoch=self._producer.epoch + 1)
+            return Ended(self._producer)
+        return super().reply(ask)
+
+
+def test_an_abort_goes_on_after_a_refused_login_with_the_epoch_that_it_has_raised(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = RaisingClient([], capsys)
+    said = f"the write of {OWNER} was aborted: no row is visible"
+    assert abort_with(fine, lend).line == said
+    for number in range(1, len(fine.asked) + 1):
+        client = RaisingClient([number, number + 1, number + 3], capsys)
+        assert abort_with(client, lend).line.startswith(said)
+        assert "abort" in client.asked
+        assert not client._open
+
+
+def test_an_abort_whose_login_is_refused_after_its_proof_says_that_nothing_is_visible(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    proved = len([ListTransactions, DescribeTransaction, "abort", ReadLog])
+    client = RaisingClient(list(range(proved + 1, 1000)), capsys)
+    assert abort_with(client, lend).line == (
+        f"the write of {OWNER} was aborted: no row is visible; the open transactions of the run's "
+        f"tasks cannot be aborted: {REJECTED}; if one is open, brokers abort it within 900000 ms, "
+        "and read_committed consumers may have to wait until then"
+    )
+    assert 60.0 <= client.now() < 70.0
+    assert capsys.readouterr().err == ""
