@@ -587,7 +587,7 @@ def test_a_look_up_of_a_machine_that_has_ended_is_not_used(
     cluster: Cluster, client: CommitClient
 ) -> None:
     client.ask([Question(DescribeProducers(TARGET))])
-    cluster.silent = {None}
+    cluster.silent, cluster.silence_s = {None}, 30.0
     assert client.answers(timeout_s=1.0) == []
     client._drop_questions()
     cluster.silent = set()
