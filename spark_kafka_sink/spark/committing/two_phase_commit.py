@@ -225,7 +225,6 @@ def _abort_run(
     *,
     is_missing: bool,
 ) -> AbortResult:
-    owner = plan.run.owner
     while True:
         level, outcome = _abort_once(client, options, plan, attempts, tries, is_missing=is_missing)
         if not _is_unanswered(outcome) or not tries.go_on(outcome.sentence):
@@ -233,7 +232,7 @@ def _abort_run(
     if isinstance(outcome, Decided):
         return _forward(client, plan, outcome.record, attempts, level, tries)
     if isinstance(outcome, Superseded):
-        return AbortResult(f"the write of {owner} {_why_fenced(client, plan, level)}")
+        return _fenced(client, plan, level)
     if isinstance(outcome, Aborted):
         return _aborted(plan.run, outcome)
     return tries.failed(outcome.sentence if isinstance(outcome, Failure) else outcome)
@@ -295,19 +294,19 @@ def _still_open(timeout_ms: int, aborted: Aborted) -> str:
     return ""
 
 
-def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why brokers refused to abort a run that is not decided in the commit log."""
-    is_newer = has_newer_run(client, plan)
+def _fenced(client: CommitClient, plan: Plan, level: int) -> AbortResult:
+    """Return the result if brokers refuse to abort a run that is not decided in the commit log."""
+    owner, is_newer = plan.run.owner, has_newer_run(client, plan)
     # A task may have opened its transaction after the newer run had listed the open ones.
     until = f"within {plan.run.timeout_ms} ms, brokers abort each transaction that is still open"
     # At level 2, a newer run that has just aborted the driver's transaction looks like a timeout.
     if is_newer is not False or level >= 2:
         other = "" if is_newer else ", or timed out"
-        return (
-            "was superseded by a newer run, which ends the open transactions that it finds"
-            f"{other}; {until}"
+        return AbortResult(
+            f"the write of {owner} was superseded by a newer run, which ends the open transactions "
+            f"that it finds{other}; {until}"
         )
-    return f"timed out: no row is visible; {until}"
+    return AbortResult(f"the write of {owner} timed out: no row is visible; {until}")
 
 
 def _forward(
