@@ -2,11 +2,14 @@
 
 `Brokers` looks up the coordinators of transactional ids and the leaders of partitions. It remembers
 them until `forget` is called, or until they do not respond. It never retries a request.
+
+The leaders of all partitions of a topic are looked up by one Metadata request, because its response
+lists all of them. Generators that need a leader of this topic meanwhile wait for this response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -41,6 +44,46 @@ Subject: TypeAlias = str | TopicPartition
 _R = TypeVar("_R", bound=Response)
 
 
+class _LeaderLookUp:
+    """A Metadata request for the leaders of a topic, and the content of its response.
+
+    forgotten: the partitions whose leaders were forgotten after the request was sent. The response
+    may contain their old leaders, so it is not used for them. is_read: whether the response has
+    arrived. Then `error` is the error code of the topic, `leaders` contains the node ids of leaders
+    by partition number, and `leaderless` contains the partitions without a leader.
+    """
+
+    def __init__(self, future: RequestFuture) -> None:
+        self.future = future
+        self.forgotten: set[int] = set()
+        self.is_read = False
+        self.error = codes.UNKNOWN_TOPIC_OR_PARTITION
+        self.leaders: dict[int, int] = {}
+        self.leaderless: set[int] = set()
+
+    def read(self, response: MetadataResponse, nodes: Collection[int]) -> None:
+        """Read the response. nodes: the ids of the brokers in it."""
+        for topic in response.topics:
+            self.error = topic.error_code
+            for each in topic.partitions:
+                if each.leader_id >= 0 and each.leader_id in nodes:
+                    self.leaders[each.partition_index] = each.leader_id
+                else:
+                    self.leaderless.add(each.partition_index)
+        self.is_read = True
+
+    def leader(self, partition: TopicPartition) -> int:
+        """Return the node id of a partition's leader. Raise NoReplyError if there is none."""
+        what = _look_up_of(partition)
+        if self.error != codes.NONE:
+            raise refused(self.error, what)
+        if partition.partition in self.leaderless:
+            raise refused(codes.LEADER_NOT_AVAILABLE, what)
+        if partition.partition not in self.leaders:
+            raise refused(codes.UNKNOWN_TOPIC_OR_PARTITION, what)
+        return self.leaders[partition.partition]
+
+
 class Brokers:
     """The brokers of one cluster."""
 
@@ -50,6 +93,11 @@ class Brokers:
         self._answered: set[int] = set()
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        # The look-ups of leaders that are under way, by topic.
+        self._look_ups: dict[str, _LeaderLookUp] = {}
+        # The partitions that have no leader in the last response about their topic. Each is removed
+        # when a generator has used this result, and by `forget`.
+        self._leaderless: dict[str, set[int]] = {}
 
     @property
     def nodes(self) -> dict[int, Node]:
@@ -132,17 +180,16 @@ class Brokers:
 
         Raise the exceptions of `ask`, and NoReplyError if the response lists no brokers.
         """
-        request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-        )
-        response = yield from self.ask(None, request, MetadataResponse)
+        response = yield from self.ask(None, _metadata_of(topics), MetadataResponse)
+        self._take_nodes(response)
+        return response
+
+    def _take_nodes(self, response: MetadataResponse) -> None:
         nodes = nodes_of(response.brokers)
         if not nodes:
             reason = "Metadata lists no brokers: the broker that was asked is still starting"
             raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
         self._set_nodes(nodes)
-        return response
 
     def _set_nodes(self, nodes: dict[int, Node]) -> None:
         """Pass the brokers to the network client, and then remember them.
@@ -178,33 +225,52 @@ class Brokers:
 
     def leader(self, partition: TopicPartition) -> Steps[int]:
         """Return the node id of a partition's leader. Raise NoReplyError if it is not found."""
-        known = self._leaders.get(partition)
-        if known is not None:
-            return known
-        response = yield from self.metadata([partition.topic])
-        what = f"the look-up of the leader of {partition}"
-        for topic in response.topics:
-            if topic.error_code != codes.NONE:
-                raise refused(topic.error_code, what)
-            for each in topic.partitions:
-                if each.leader_id >= 0 and each.leader_id in self._nodes:
-                    at = TopicPartition(topic.name or "", each.partition_index)
-                    self._leaders[at] = each.leader_id
-                elif each.partition_index == partition.partition:
-                    raise refused(codes.LEADER_NOT_AVAILABLE, what)
-        if partition not in self._leaders:
-            raise refused(codes.UNKNOWN_TOPIC_OR_PARTITION, what)
-        return self._leaders[partition]
+        topic, number = partition
+        while (known := self._leaders.get(partition)) is None:
+            leaderless = self._leaderless.get(topic, set())
+            if number in leaderless:
+                leaderless.discard(number)
+                raise refused(codes.LEADER_NOT_AVAILABLE, _look_up_of(partition))
+            look_up = self._shared_look_up(topic)
+            yield from self._finish(topic, look_up)
+            if number not in look_up.forgotten:
+                return look_up.leader(partition)
+        return known
+
+    def _shared_look_up(self, topic: str) -> _LeaderLookUp:
+        """Return the look-up of a topic's leaders that is under way, or begin one."""
+        look_up = self._look_ups.get(topic)
+        # A look-up that failed is done, too.
+        if look_up is None or look_up.future.is_done:
+            look_up = _LeaderLookUp(self._client.send(None, _metadata_of([topic])))
+            self._look_ups[topic] = look_up
+        return look_up
+
+    def _finish(self, topic: str, look_up: _LeaderLookUp) -> Steps[None]:
+        """Wait for the response to a look-up. The first generator that gets it remembers it."""
+        response = yield from self.response_to(look_up.future, MetadataResponse)
+        if look_up.is_read:
+            return
+        self._take_nodes(response)
+        look_up.read(response, self._nodes.keys())
+        for number, node_id in look_up.leaders.items():
+            if number not in look_up.forgotten:
+                self._leaders[TopicPartition(topic, number)] = node_id
+        self._leaderless[topic] = look_up.leaderless - look_up.forgotten
+        if self._look_ups.get(topic) is look_up:
+            del self._look_ups[topic]
+
+    def drop_look_ups(self) -> None:
+        """Forget the look-ups of leaders under way, and which partitions have no leader."""
+        self._look_ups.clear()
+        self._leaderless.clear()
 
     def topic_id(self, topic: str, node_id: int) -> Steps[UUID]:
         """Return the id of a topic, from the metadata of one node. Raise the exceptions of `ask`.
 
         A topic that is deleted and created again gets a new id.
         """
-        request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
-        )
-        response = yield from self.ask(node_id, request, MetadataResponse)
+        response = yield from self.ask(node_id, _metadata_of([topic]), MetadataResponse)
         for found in response.topics:
             if found.error_code != codes.NONE:
                 raise refused(found.error_code, f"the look-up of topic {topic}")
@@ -227,9 +293,24 @@ class Brokers:
         """Forget the coordinator or the leader, so that the next request looks it up again."""
         if isinstance(subject, TopicPartition):
             self._leaders.pop(subject, None)
+            self._leaderless.get(subject.topic, set()).discard(subject.partition)
+            look_up = self._look_ups.get(subject.topic)
+            if look_up is not None:
+                look_up.forgotten.add(subject.partition)
         else:
             self._coordinators.pop(subject, None)
 
     def _forget_node(self, node_id: int) -> None:
         self._coordinators = {id_: at for id_, at in self._coordinators.items() if at != node_id}
         self._leaders = {each: at for each, at in self._leaders.items() if at != node_id}
+
+
+def _look_up_of(partition: TopicPartition) -> str:
+    return f"the look-up of the leader of {partition}"
+
+
+def _metadata_of(topics: Sequence[str]) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+    )

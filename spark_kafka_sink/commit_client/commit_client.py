@@ -149,7 +149,7 @@ class CommitClient:
             ReadMarker: self._partitions.read_marker,
         }
         self._is_checked = False
-        self._queue = QuestionQueue(self._known_node)
+        self._queue = QuestionQueue(self._line_of)
         self._under_way: list[_Sent] = []
         self._last_problem = ""
 
@@ -332,6 +332,7 @@ class CommitClient:
     def _drop_questions(self) -> None:
         self._under_way.clear()
         self._queue.clear()
+        self._brokers.drop_look_ups()
 
     def now(self) -> float:
         """Return the time in seconds, by the clock that the deadlines of state machines use."""
@@ -343,7 +344,7 @@ class CommitClient:
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Add requests to the queue from which `answers` sends them."""
-        for each in questions:
+        for each in map(self._without_old_leader, questions):
             if each.pause_s > 0:
                 # Without jitter, clients that were refused at the same time would all send their
                 # next request at the same time.
@@ -412,12 +413,27 @@ class CommitClient:
                 return Unanswered(error.code, error.reason)
             return _FAILED[type(ask)](error=error.code, reason=error.reason)
 
-    def _known_node(self, question: Question) -> int | None:
-        """Return the broker that gets a request, or None if any broker gets it or a look-up."""
+    def _without_old_leader(self, question: Question) -> Question:
+        """Forget the leader for a question that looks it up again. Return the question to add.
+
+        Another question may look up the leaders of the topic during the pause. As this look-up is
+        sent after the failure, no second one is needed after the pause. This is not true of a
+        coordinator: a machine may pause until no old coordinator responds any more.
+        """
+        subject = self._subject_of(question.ask)
+        if not question.looks_up or not isinstance(subject, TopicPartition):
+            return question
+        self._brokers.forget(subject)
+        return replace(question, looks_up=False)
+
+    def _line_of(self, question: Question) -> Line:
         subject = self._subject_of(question.ask)
         if subject is None or question.looks_up:
-            return None
-        return self._brokers.known_node_of(subject)
+            return Line(None)
+        node_id = self._brokers.known_node_of(subject)
+        if node_id is None:
+            return Line(None, finds_leader=isinstance(subject, TopicPartition))
+        return Line(node_id, isinstance(question.ask, ReadMarker))
 
     def _subject_of(self, ask: Ask) -> Subject | None:
         """Return the subject whose broker gets a request, or None if all brokers get it."""

@@ -1,7 +1,8 @@
 """QuestionQueue: the questions that wait until they are sent.
 
 A question first waits until its pause is over, and then for a slot. Each broker has its own slots.
-So a broker that does not respond holds no slots of other brokers.
+So a broker that does not respond holds no slots of other brokers. A question whose leader is not
+known does not wait for a slot, because one look-up finds the leaders of all partitions of a topic.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.commit.questions import Question, ReadMarker
+from spark_kafka_sink.commit.questions import Question
 
 _MOST_AT_ONE_BROKER: Final = 64
 # Each request for a marker may hold a response of 1 MiB, so their total number is limited, too. But
@@ -26,23 +27,23 @@ class Line(NamedTuple):
     """A name for the questions that wait for the same slots.
 
     node_id: the broker that gets their requests, or None if any broker may get them. reads_markers:
-    whether they read markers.
+    whether they read markers. finds_leader: whether the leader of their partition is looked up.
     """
 
     node_id: int | None
-    reads_markers: bool
+    reads_markers: bool = False
+    finds_leader: bool = False
 
 
 class QuestionQueue:
     """The questions that wait for the ends of their pauses or for slots.
 
-    The questions of a line get slots in the order in which they came. node_of: returns the broker
-    that gets the request of a question, or None if any broker may get it. If the broker for a
-    question changes, the question moves to the end of another line.
+    The questions of a line get slots in the order in which they came. line_of: returns the line of
+    a question. If the broker for a question changes, the question moves to the end of another line.
     """
 
-    def __init__(self, node_of: Callable[[Question], int | None]) -> None:
-        self._node_of = node_of
+    def __init__(self, line_of: Callable[[Question], Line]) -> None:
+        self._line_of = line_of
         self._paused: list[tuple[float, int, Question]] = []
         self._numbers = count()
         self._lines: defaultdict[Line, deque[Question]] = defaultdict(deque)
@@ -100,11 +101,9 @@ class QuestionQueue:
         self._lines.clear()
         self._held.clear()
 
-    def _line_of(self, question: Question) -> Line:
-        node_id = self._node_of(question)
-        return Line(node_id, node_id is not None and isinstance(question.ask, ReadMarker))
-
     def _has_slot(self, line: Line) -> bool:
+        if line.finds_leader:
+            return True
         if not line.reads_markers:
             return self._held[line] < _MOST_AT_ONE_BROKER
         markers = sum(held for each, held in self._held.items() if each.reads_markers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from spark_kafka_sink.commit.questions import (
     AddPartitions,
     AllRecordsRead,
     Answer,
+    Ask,
     Described,
     DescribeProducers,
     DescribeTransaction,
@@ -40,7 +41,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.steps import Step
+from spark_kafka_sink.commit.steps import Step, received
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
@@ -126,7 +127,8 @@ class Cluster:
     codes: of the next responses to a kind of request; lost: how many requests get no response.
     silent: brokers that never respond, though their connections last. silence_s: when the client
     gives up a request to a silent broker. coordinator_of: the coordinators of some ids; others have
-    the coordinator `coordinator`.
+    the coordinator `coordinator`. partitions: how many each topic has. moved: the partitions whose
+    leader is not node `2 - number % 2` any more; None stands for all, and they have no leader.
     """
 
     def __init__(self) -> None:
@@ -147,6 +149,8 @@ class Cluster:
         self.topic_id = ZERO_UUID
         self.coordinator = 2
         self.coordinator_of: dict[str, int] = {}
+        self.partitions = 2
+        self.moved: set[int] | None = set()
         self.brokers = [1, 2]
         self.node = 0
         self.versions_of = {node: NodeApiVersions(ALL_VERSIONS) for node in (1, 2)}
@@ -217,6 +221,10 @@ class Cluster:
         """Return the nodes that a kind of request went to."""
         return [node_id for node_id, message in self.sent if isinstance(message, kind)]
 
+    def leader(self, number: int) -> int:
+        """Return the leader of a partition, or -1 if it has none."""
+        return -1 if self.moved is None else 2 - (number + (number in self.moved)) % 2
+
     def _answer(self, message: Request) -> Response:
         for kind, answer in ANSWERS.items():
             if isinstance(message, kind):
@@ -236,11 +244,11 @@ def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
                 MetadataResponsePartition(
                     error_code=0,
                     partition_index=number,
-                    leader_id=2 - number,
+                    leader_id=cluster.leader(number),
                     replica_nodes=[],
                     isr_nodes=[],
                 )
-                for number in (0, 1)
+                for number in range(cluster.partitions)
             ],
         )
         for topic in message.topics or []
@@ -327,9 +335,10 @@ def _producers(cluster: Cluster, message: DescribeProducersRequest) -> DescribeP
         coordinator_epoch=0,
         current_txn_start_offset=40,
     )
-    found = PartitionResponse(
-        partition_index=1, error_code=cluster.code(message), active_producers=[active]
-    )
+    (number,) = message.topics[0].partition_indexes
+    is_moved = cluster.leader(number) != cluster.node
+    code = codes.NOT_LEADER_OR_FOLLOWER if is_moved else cluster.code(message)
+    found = PartitionResponse(partition_index=number, error_code=code, active_producers=[active])
     return DescribeProducersResponse(topics=[TopicResponse(name="t", partitions=[found])])
 
 
@@ -520,6 +529,70 @@ def test_a_silent_leader_is_looked_up_again_for_all_its_partitions(
     replies_to(client, asks[:1])
     replies_to(client, asks[1:])
     assert len(cluster.asked(MetadataRequest)) == 3
+
+
+def again(answer: Answer, now: float) -> Question:
+    """Return the question that a machine asks after a failure."""
+    return received(answer.ask, answer.reply, now).again()
+
+
+def producers_of(
+    cluster: Cluster, client: CommitClient, asks: Iterable[DescribeProducers]
+) -> set[Ask]:
+    """Describe partitions, each again until that succeeds. Return the requests with a reply."""
+    client.ask(Question(ask) for ask in asks)
+    found: set[Ask] = set()
+    while answers := client.answers():
+        failed = [each for each in answers if each.reply.error]
+        found.update(each.ask for each in answers if each not in failed)
+        client.ask(again(each, cluster.now) for each in failed)
+    return found
+
+
+def test_one_look_up_finds_the_leaders_of_all_partitions_also_after_many_have_moved(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.partitions = 1000
+    asks = {DescribeProducers(TopicPartition("t", number)) for number in range(1000)}
+    assert producers_of(cluster, client, asks) == asks
+    assert len(cluster.asked(MetadataRequest)) == 1
+    cluster.moved = set(range(0, 1000, 10))
+    assert producers_of(cluster, client, asks) == asks
+    assert len(cluster.asked(MetadataRequest)) == 2
+    assert len(cluster.asked(DescribeProducersRequest)) == 2100
+
+
+def test_what_one_look_up_does_not_find_fails_for_all_who_wait_and_is_looked_up_again(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.partitions = 1000
+    asks = {DescribeProducers(TopicPartition("t", number)) for number in range(1000)}
+    cluster.lost, cluster.moved = {MetadataRequest: 1}, None
+    client.ask(map(Question, asks))
+    lost = client.answers()
+    assert {(each.ask, type(each.reply)) for each in lost} == {(ask, Unanswered) for ask in asks}
+    client.ask(again(each, cluster.now) for each in lost)
+    errors: list[Answer] = []
+    while len(errors) < len(asks):
+        errors += client.answers()
+    assert {each.reply.error for each in errors} == {codes.LEADER_NOT_AVAILABLE}
+    assert len(cluster.asked(MetadataRequest)) == 2
+    cluster.moved = set()
+    client.ask(again(each, cluster.now) for each in errors)
+    assert producers_of(cluster, client, []) == asks
+    assert len(cluster.asked(MetadataRequest)) == 3
+
+
+def test_a_look_up_of_a_machine_that_has_ended_is_not_used(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    client.ask([Question(DescribeProducers(TARGET))])
+    cluster.silent, cluster.silence_s = {None}, 30.0
+    assert client.answers(timeout_s=1.0) == []
+    client._drop_questions()
+    cluster.silent = set()
+    assert isinstance(replies_to(client, [DescribeProducers(TARGET)])[0], ProducersDescribed)
+    assert cluster.now < 102.0
 
 
 def test_markers_are_read_while_another_leader_is_silent_and_not_too_many_at_once(

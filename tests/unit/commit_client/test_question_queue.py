@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from spark_kafka_sink.commit.questions import Question, ReadMarker
-from spark_kafka_sink.commit_client.question_queue import QuestionQueue
+from spark_kafka_sink.commit_client.question_queue import Line, QuestionQueue
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 
-def node_of(question: Question) -> int:
-    """Return the leader of a partition, which has the partition's number."""
+def line_of(question: Question) -> Line:
+    """Return the line at the leader of a partition, which has the partition's number."""
     assert isinstance(question.ask, ReadMarker)
-    return question.ask.partition.partition
+    return Line(question.ask.partition.partition, reads_markers=True)
 
 
 def marker(node_id: int, number: int) -> Question:
@@ -22,7 +22,7 @@ def marker(node_id: int, number: int) -> Question:
 
 
 def test_brokers_that_are_silent_hold_no_slots_for_markers_that_others_need() -> None:
-    queue = QuestionQueue(node_of)
+    queue = QuestionQueue(line_of)
     for node_id in (1, 2):
         for number in range(100):
             queue.add(marker(node_id, number))
