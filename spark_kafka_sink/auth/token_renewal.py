@@ -58,7 +58,7 @@ _LONGEST_FRESH_S: Final = 300.0
 UNUSED_S: Final = 60.0
 """If there were no clients for longer than this, in seconds, the next client gets a new token."""
 # How long such a client waits for the new token while there is an old one.
-_LONGEST_HELD_S: Final = 10.0
+_LONGEST_HELD_S: Final = 3.0
 
 
 class TokenException(Exception):

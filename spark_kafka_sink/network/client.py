@@ -235,7 +235,7 @@ class NetworkClient:
         self._nodes.extend_setup(begun_at, now)
         self._close_idle(now)
         self._warn_of_no_response(now)
-        wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
+        wait = 0.0 if self._events else min(timeout_s, max(0.0, self._next_deadline(now) - now))
         happened = self._selector.poll(wait)
         self._metrics.fold(self._clock())
         self._happened += happened
@@ -441,7 +441,9 @@ class NetworkClient:
                 auth_error = error if isinstance(error, AuthenticationException) else None
                 if auth_error is None and not isinstance(error, RetriableException):
                     auth_error = AuthenticationException(str(error))
-                self._connection_lost(state, str(error), self._clock(), error=auth_error)
+                self._connection_lost(
+                    state, str(error), self._clock(), error=auth_error, passes=auth_error is None
+                )
                 return
         state.connecting(self._clock(), self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
@@ -475,10 +477,13 @@ class NetworkClient:
         now: float,
         code: int = error_codes.NETWORK_EXCEPTION,
         error: AuthenticationException | None = None,
+        *,
+        passes: bool = False,
     ) -> None:
         """Drop a connection: fail its requests, add the NodeDown event, and set the back-off.
 
-        error: set if the broker rejected this client, or this client rejected the broker.
+        error: set if the broker rejected this client, or this client rejected the broker. passes:
+        whether the failure is expected to pass.
         """
         connection = state.connection
         was = "ready" if state.is_ready else "being made"
@@ -490,7 +495,16 @@ class NetworkClient:
             )
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
-        state.disconnected(reason, now, self._config.reconnect_backoff, self._random, by_tls=by_tls)
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        later = is_refusal and self._security and self._security.may_be_accepted_later
+        state.disconnected(
+            reason,
+            now,
+            self._config.reconnect_backoff,
+            self._random,
+            by_tls=by_tls,
+            passes=passes or bool(later),
+        )
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
         if connection is not None:
@@ -502,8 +516,6 @@ class NetworkClient:
             for request in held:
                 self._failed(request, state.node.id, code, f"not sent: {why}")
         self._events.append(NodeDown(state.node.id, reason, error))
-        is_refusal = isinstance(error, SaslAuthenticationException)
-        later = is_refusal and self._security and self._security.may_be_accepted_later
         if error is not None and not later:
             self._nodes.reject(error)
         if self._nodes.are_given_up(state, reason, now):
@@ -586,7 +598,7 @@ class NetworkClient:
         if self._security is not None:
             self._security.give_up(state.node)
         if self._take_rest(state):
-            self._connection_lost(state, reason, now)
+            self._connection_lost(state, reason, now, passes=True)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that has been idle longest, if it exceeds connections.max.idle.ms.

@@ -101,6 +101,7 @@ class NodeState:
     last_attempt: float = float("-inf")
     retry_at: float = 0.0
     setup_until: float = float("inf")
+    latest_setup_until: float = 0.0
     # When a connection attempt began to wait for its login; None if no attempt waits.
     awaits_login_since: float | None = None
     last_used: float = 0.0
@@ -108,6 +109,8 @@ class NodeState:
     # The last error and its time; the error is empty after a response.
     last_error: str = ""
     failed_at: float = 0.0
+    # Whether the last error is expected to pass, for example because there was no token in time.
+    last_error_passes: bool = False
     # Whether TLS failed at one of the addresses that the host name was last resolved to.
     has_failed_by_tls: bool = False
     # The same for the addresses up to the last error, whose host name may have been resolved again.
@@ -159,9 +162,13 @@ class NodeState:
 
     @property
     def has_failed(self) -> bool:
-        """Whether all addresses of the node have failed in any way, and none is being tried."""
+        """Whether all addresses of the node have failed, and none is being tried.
+
+        False after a failure that is expected to pass.
+        """
         is_tried_now = self.connection is not None or self.awaits_login_since is not None
-        return bool(self.last_error) and not self.addresses and not is_tried_now
+        has_untried = self.addresses or self.last_error_passes
+        return bool(self.last_error) and not has_untried and not is_tried_now
 
     def can_send(self, now: float) -> bool:
         """Return whether requests may be sent and the broker does not throttle them (KIP-219)."""
@@ -204,7 +211,13 @@ class NodeState:
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
         """Record a connection attempt. The setup timeout grows with each failure (KIP-601)."""
         self.last_attempt = self.last_used = now
-        self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
+        timeout_s = setup_timeout.delay_s(self.failed_connects, random)
+        self.setup_until, self.latest_setup_until = now + timeout_s, now + 2 * timeout_s
+
+    def extend_setup(self, seconds: float) -> None:
+        """Extend the setup timeout, at most to twice its length."""
+        if self.setup_until < self.latest_setup_until:
+            self.setup_until = min(self.setup_until + seconds, self.latest_setup_until)
 
     def connected(self, *, is_set_up: bool) -> None:
         """Record that TCP is connected; is_set_up: whether neither TLS nor SASL follows."""
@@ -394,23 +407,24 @@ class NodeState:
         random: Random,
         *,
         by_tls: bool = False,
+        passes: bool = False,
     ) -> None:
         """Record that the connection broke or failed; it may be retried after a back-off.
 
-        If the connection had been established, the host name is resolved again, because its address
-        may have changed. by_tls: whether the TLS handshake failed. If so, the host's next address
-        is tried.
+        If the connection had been ready, the host name is resolved again, because its address may
+        have changed. Otherwise, the host's next address is tried. by_tls: whether the TLS handshake
+        failed. passes: whether the error is expected to pass.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
         else:
             self.failed_connects = 0
-            if not by_tls:
+            if self.connection.is_ready:
                 self.addresses = None
         self.connection = None
         self.awaits_login_since = None
         self.setup_until = float("inf")
-        self.last_error, self.failed_at = reason, now
+        self.last_error, self.failed_at, self.last_error_passes = reason, now, passes
         self.has_tls_error = self.has_failed_by_tls = self.has_failed_by_tls or by_tls
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)

@@ -123,7 +123,7 @@ class NodeStates:
         """Set `fatal_error` if TLS failed and no bootstrap address is left to try.
 
         Certificates differ between brokers, so every bootstrap address is tried first. It does not
-        matter in which way the other addresses fail.
+        matter in which way the other addresses fail, unless the failure is expected to pass.
         """
         error = self._tls_rejection
         if error is None or self.was_ever_ready or self.fatal_error is not None:
@@ -173,11 +173,12 @@ class NodeStates:
         """Extend the setup timeouts by the time in which the client began other connections.
 
         Meanwhile it did not read from the network, so the brokers are not the cause of this delay.
+        But a timeout at most doubles, so that the client tries the next address of a silent broker.
         begun_at: the time at which the client started to begin connections.
         """
         for state in self:
             if state.connection is not None:
-                state.setup_until += now - max(begun_at, state.last_attempt)
+                state.extend_setup(now - max(begun_at, state.last_attempt))
 
     def silence_s(
         self, now: float, connect_to: Container[int], *, is_any_needed: bool

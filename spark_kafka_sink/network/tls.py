@@ -125,6 +125,10 @@ def _kept_context(settings: TlsSettings, _system_versions: tuple[object, ...]) -
     return TlsContext(context, subject)
 
 
+# The settings contain private keys, so a forked child does not keep them.
+os.register_at_fork(after_in_child=_kept_context.cache_clear)
+
+
 def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
     try:
         context.set_ciphers(ciphers)

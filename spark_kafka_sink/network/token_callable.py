@@ -70,9 +70,11 @@ class TokenCallable:
                 self._instance = self.named()
             except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
                 why = f"no instance of it can be made ({type(error).__name__}{_place(error)})"
+                # A constructor that needs arguments never works.
+                is_final = isinstance(error, TypeError)
             else:
                 return self._instance
-            raise TokenException(why, is_final=True)
+            raise TokenException(why, is_final=is_final)
         return self._instance
 
 

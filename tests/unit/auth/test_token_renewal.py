@@ -308,11 +308,11 @@ def test_the_old_token_serves_if_none_can_be_fetched_after_a_pause(
 def test_the_old_token_serves_if_a_fetch_after_a_pause_takes_long() -> None:
     made, first = unused()
     made.attached(2000.0, 0.0, is_first=True)
-    assert made.serving(2009.9) is None
-    assert made.serving(2010.0) is first
+    assert made.serving(2002.9) is None
+    assert made.serving(2003.0) is first
     made, _ = unused()
-    made.attached(4595.0, 0.0, is_first=True)
-    assert made.serving(4605.0) is None
+    made.attached(4598.0, 0.0, is_first=True)
+    assert made.serving(4601.0) is None
 
 
 def test_a_client_after_a_pause_waits_for_a_fetch_that_is_due_and_for_no_later_one() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from socket import AddressFamily
 from typing import cast
 
 import pytest
 
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.node_state import NodeState
 from spark_kafka_sink.network.nodes import least_loaded
+from spark_kafka_sink.network.selector import Address, HostResolver
 
 
 @dataclass
@@ -20,6 +24,7 @@ class FakeConnection:
 
     is_ready: bool
     load: int = 0
+    state: ConnectionState = ConnectionState.TLS_HANDSHAKE
 
 
 def node(number: int) -> NodeState:
@@ -109,3 +114,35 @@ def test_a_peer_that_is_silent_after_the_tls_handshake_does_not_expect_tls() -> 
     for each in (*said, expired.reason):
         assert "it may require a client certificate (ssl.keystore.*)" in each
         assert "may expect TLS" not in each
+
+
+def fail(state: NodeState, *, by_tls: bool = False, passes: bool = False) -> None:
+    """Let the attempt to connect fail."""
+    backoff = ExponentialBackoff(1.0, 1.0)
+    state.disconnected("failed", 0.0, backoff, Random(0), by_tls=by_tls, passes=passes)
+
+
+def bootstrap(name: str, *addresses: str) -> tuple[NodeState, HostResolver]:
+    """Return a bootstrap address, and a resolver that knows the addresses of its host name."""
+    found: list[Address] = [(AddressFamily.AF_INET, (each, 9092)) for each in addresses]
+    return NodeState(Node(id=-1, host=name, port=9092)), HostResolver(lambda *_: list(found))
+
+
+def test_a_host_has_failed_when_each_of_its_addresses_has() -> None:
+    state, resolver = bootstrap("kafka", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+    for by_tls in (True, False, False):
+        assert not state.has_failed
+        state.next_address(resolver)
+        state.connection = preparing(-1).connection  # TCP connects, and the peer hangs up
+        fail(state, by_tls=by_tls)
+    assert state.has_failed
+
+
+def test_a_failure_that_is_expected_to_pass_is_not_the_end_of_a_host() -> None:
+    state, resolver = bootstrap("kafka", "10.0.0.1")
+    state.next_address(resolver)
+    fail(state, passes=True)
+    assert not state.has_failed
+    state.next_address(resolver)
+    fail(state)
+    assert state.has_failed

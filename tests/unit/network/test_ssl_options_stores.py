@@ -17,6 +17,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security, login_identity
 from spark_kafka_sink.network.ssl_options import _converted
+from spark_kafka_sink.network.tls import _kept_context
 
 NODE = Node(id=1, host="h", port=1)
 PASSWORD = "secret"
@@ -158,7 +159,9 @@ def test_old_stores_are_dropped(stores: Stores) -> None:
 def test_a_forked_child_has_none_of_its_parent_s_stores(stores: Stores) -> None:
     def look() -> None:
         assert _converted.cache_info().currsize == 0
+        assert _kept_context.cache_info().currsize == 0
 
-    stores.security()
+    assert stores.security().layer(NODE) is not None
     assert _converted.cache_info().currsize > 0
+    assert _kept_context.cache_info().currsize > 0
     assert in_child({"look": look}) == {"look": "nothing"}
