@@ -47,7 +47,6 @@ from spark_kafka_sink.auth.oauthbearer import (
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
-from spark_kafka_sink.auth.x500_names import distinguished_name
 from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -427,7 +426,9 @@ class Security:
         thread may read it.
         """
         if self._certificate is not None:
-            return distinguished_name(self._certificate)
+            from spark_kafka_sink.auth import x500_names  # noqa: PLC0415 - only denials need it
+
+            return x500_names.distinguished_name(self._certificate)
         return self._subject if self._kerberos is None else self._kerberos.principal
 
     def login(self, node: Node, chance: float) -> Login | None:

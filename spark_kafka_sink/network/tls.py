@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 from spark_kafka_sink.auth.pem import certificates, private_key
-from spark_kafka_sink.auth.x500_names import certificate_subject
 from spark_kafka_sink.errors import ConfigException, Option, SslAuthenticationException
 from spark_kafka_sink.logs import shown_value, without_path
 
@@ -284,6 +283,10 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
                 "openssl pkcs8 -topk8 -v2 aes256 -provider legacy -provider default"
             )
     else:
+        from spark_kafka_sink.auth.x500_names import (  # noqa: PLC0415 - most clients have no key
+            certificate_subject,
+        )
+
         return certificate_subject(chain[0].data)
     raise ConfigException(f"{origin} cannot be used: {why}")
 

@@ -71,10 +71,6 @@ def test_what_is_secured_by_half_or_twice_is_refused() -> None:
             r"ssl\.truststore\.location and options with its contents are both set",
         ),
         ({"security.protocol": "SSL", "sasl.password": "MARKER"}, r"sasl\.password has no effect"),
-        (
-            {"security.protocol": "SASL_PLAINTEXT", "ssl.key.password": "MARKER"},
-            r"ssl\.key\.password has no effect",
-        ),
     ):
         with pytest.raises(ConfigException, match=message) as caught:
             producer_config(ADDRESS | {"security.protocol": "SASL_SSL"} | options)

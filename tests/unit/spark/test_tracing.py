@@ -96,12 +96,16 @@ def check(given: dict[str, str]) -> SinkOptions:
     return options
 
 
+def _path() -> dict[str, str]:
+    """Return the environment in which a process finds the modules of the tests."""
+    return {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def run(script: str, *arguments: str, **environment: str) -> str:
     """Run a script in a process of its own, and return what it prints."""
     command = [sys.executable, "-c", script, *arguments]
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}  # for the modules of the tests
     found = subprocess.run(
-        command, env=os.environ | path | environment, capture_output=True, text=True, check=False
+        command, env=os.environ | _path() | environment, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
     assert "Traceback" not in found.stderr, found.stderr
@@ -386,7 +390,7 @@ def test_an_unknown_exporter_is_named_and_the_others_export(receiver: OtlpReceiv
     }
     command = [sys.executable, "-c", ACCEPTED + ALL, PARENT]
     found = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=True
+        command, env=os.environ | _path() | environment, capture_output=True, text=True, check=True
     )
     assert found.stderr.splitlines() == [
         "a trace is not exported: no exporter nothing_of_that_name of OpenTelemetry is installed "
@@ -426,7 +430,7 @@ def test_beside_an_exporter_that_cannot_start_the_others_export(tmp_path: Path) 
     of_package = tmp_path / "broken-1.dist-info" / "entry_points.txt"
     of_package.parent.mkdir()
     of_package.write_text("[opentelemetry_traces_exporter]\nbroken = no_such_module:Exporter\n")
-    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    path = os.pathsep.join((str(tmp_path), *sys.path))
     job = run(PLAN, PARENT, "", OTEL_TRACES_EXPORTER="none")
     printed = run(TASK, job, OTEL_TRACES_EXPORTER="broken,console", PYTHONPATH=path)
     assert '"name": "pykafka task"' in printed
