@@ -219,7 +219,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
-        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -230,15 +230,34 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     assert said in outcome.failures[0].sentence
 
 
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_damaged_batch_is_read_only_once(*, commits: bool) -> None:
+@pytest.mark.parametrize(("commits", "reads"), [(True, 2), (False, 1)])
+def test_a_damaged_batch_is_read_once_more_before_a_commit_gives_up(
+    reads: int, *, commits: bool
+) -> None:
     script: dict[Any, list[Reply]] = {
         DescribeTransaction: [NOT_THERE],
         "commit": [Ended(error=49)],
         ReadMarker: [MarkerRead(error=2)],
     }
-    _, asked = recover(script, commits=commits)
-    assert kinds(asked).count(ReadMarker) == 1
+    outcome, asked = recover(script, commits=commits)
+    assert outcome.fates == (Fate.IN_DOUBT,)
+    assert [each.looks_up for each in asked if isinstance(each.ask, ReadMarker)] == (
+        [commits] * reads
+    )
+    if commits:
+        damaged_once = [MarkerRead(error=2), MarkerRead(Marker.COMMIT, 7)]
+        outcome, _ = recover(script | {ReadMarker: damaged_once})
+        assert outcome.fates == (Fate.COMMITTED,)
+
+
+def test_a_transaction_behind_a_damaged_batch_is_committed_while_it_is_open() -> None:
+    script: dict[Any, list[Reply]] = {
+        "commit": [*[Ended(error=48)] * 6, Ended()],
+        ReadMarker: [MarkerRead(error=2)],
+    }
+    outcome, asked = recover(script)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert kinds(asked).count(ReadMarker) == 3
 
 
 def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:
