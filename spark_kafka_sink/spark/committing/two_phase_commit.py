@@ -34,6 +34,7 @@ from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import (
     AuthenticationException,
     ConfigException,
+    CorruptRecordException,
     KafkaException,
     Option,
     TimeoutException,
@@ -141,8 +142,8 @@ def abort_run(
 
     If no message is missing, `commit_record` may have recorded the decision. Then the rows are lost
     unless the transactions are committed before they time out. So if no broker responds within
-    max.block.ms, or if the login is refused, this function asks again until then, and commits what
-    was decided.
+    max.block.ms, if the login is refused, or if a batch of the commit log is damaged, this function
+    asks again until then, and commits what was decided.
     """
     is_marked = _take_mark(plan.run.name)
     may_be_decided = not is_missing and not is_marked
@@ -268,7 +269,8 @@ def _abort_once(
                 is_missing=is_missing,
             )
         return level, client.run(begun, tries.step).outcome
-    except TimeoutException as error:
+    except (TimeoutException, CorruptRecordException) as error:
+        # Another replica of the commit log may have a damaged batch undamaged.
         return plan.run.level, Failure(FailureKind.NO_ANSWER, str(error))
 
 

@@ -386,7 +386,7 @@ def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
         (MarkerRead(is_gone=True), "may be committed or aborted: its records are no longer in the"),
         (MarkerRead(), "may be committed or aborted: it has no marker yet"),
         (MarkerRead(error=2), "may be committed or aborted: a batch of the partition is damaged"),
-        (MarkerRead(error=29), "could not be committed: Fetch got TOPIC_AUTHORIZATION_FAILED (29)"),
+        (MarkerRead(error=29), "not be committed: Fetch (marker) got TOPIC_AUTHORIZATION_FAILED"),
     ],
 )
 def test_what_nobody_can_tell_is_a_failure_and_no_loss(marker: MarkerRead, said: str) -> None:
