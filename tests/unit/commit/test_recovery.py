@@ -245,7 +245,7 @@ def test_a_damaged_batch_is_read_once_more_before_a_commit_gives_up(
         [commits] * reads
     )
     if commits:
-        damaged_once = [MarkerRead(error=2), MarkerRead(Marker.COMMIT, 7)]
+        damaged_once: list[Reply] = [MarkerRead(error=2), MarkerRead(Marker.COMMIT, 7)]
         outcome, _ = recover(script | {ReadMarker: damaged_once})
         assert outcome.fates == (Fate.COMMITTED,)
 

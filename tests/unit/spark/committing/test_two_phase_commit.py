@@ -541,6 +541,26 @@ def test_an_abort_whose_login_is_refused_after_it_found_the_decision_commits_wit
     assert abort().line == (f"the write of {OWNER} has to be committed, but is not yet: {REJECTED}")
 
 
+def test_an_abort_that_has_found_the_decision_never_aborts_again(
+    logins: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins.refused = ["Committing", "file"]
+    begun: list[tuple[str, float]] = []
+    run_one = LoggedInClient.run
+
+    def run(client: LoggedInClient, first: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        begun.append((type(first[0]).__name__, first[0].deadline))
+        # Brokers do not return the decision a second time.
+        client._script = DECIDED_BEFORE | FINE if len(begun) > 1 else client._script
+        return run_one(client, first, step)
+
+    monkeypatch.setattr(LoggedInClient, "run", run)
+    result = abort()
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    assert [name for name, _ in begun] == ["Aborting", "Committing", "Committing"]
+    assert begun[1] == begun[2], "the time for the commit is not extended"
+
+
 @pytest.mark.parametrize(("always", "why"), [("level", REJECTED), ("file", NO_TOKEN)])
 def test_an_abort_whose_login_stays_refused_ends_with_the_reason(
     always: str, why: str, logins: Logins
