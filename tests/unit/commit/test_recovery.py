@@ -383,6 +383,36 @@ def test_a_new_record_that_is_done_ends_the_recovery_after_the_rest_is_described
     assert kinds(asked) == [*[DescribeTransaction] * 2, ReadLog, DescribeTransaction]
 
 
+def test_an_early_end_knows_what_was_open_and_waits_for_no_description() -> None:
+    found = FoundOwner(OWNER, LogReading(TWO, 3), None)
+    begun = recovery.begin(found, level=2, deadline=60.0, more_s=30.0, ends_early=True)
+    script = FINE | {DescribeTransaction: [Described(ONGOING, WRITER, 900_000, 5_000), NOT_THERE]}
+    machine, asked = run(begun, recovery.step, script)
+    assert kinds(asked) == [DescribeTransaction, "commit"] * 2
+    opened = OpenSince(FIRST, 5_000, 900_000)
+    assert machine.outcome == Recovered(found, (Fate.COMMITTED,) * 2, (opened,))
+    machine, questions = begun
+    for each in questions:
+        if isinstance(each.ask, EndTxn):
+            machine, _ = recovery.step(machine, Answer(each.ask, Ended()), 1.0)
+    assert machine.outcome == Recovered(found, (Fate.COMMITTED,) * 2)
+
+
+def test_two_recoveries_of_one_record_know_what_one_of_them_has_found() -> None:
+    found = FoundOwner(OWNER, LogReading(TWO, 3), None)
+    first, second = (OpenSince(each, 5_000, 900_000) for each in (FIRST, SECOND))
+    lost = LostTransaction(TWO.transactions[1], 4)
+    reasons = [Failure(FailureKind.NO_ANSWER, each) for each in ("one", "two")]
+    unknown = (Fate.UNKNOWN, Fate.UNKNOWN)
+    early = Recovered(found, (Fate.UNKNOWN, Fate.LOST), (first,), (), (lost,), (reasons[0],))
+    later = Recovered(found, unknown, (second,), failures=(reasons[0], reasons[1]))
+    assert recovery.merged(early, later) == Recovered(
+        found, (Fate.UNKNOWN, Fate.LOST), (first, second), (), (lost,), (reasons[0],)
+    )
+    later = Recovered(found, (Fate.COMMITTED, Fate.LOST), lost=(lost,))
+    assert recovery.merged(early, later) == replace(later, was_open=(first,))
+
+
 def test_what_may_not_be_described_does_not_hide_what_was_committed_before() -> None:
     found = FOUND._replace(open_ids=None)
     outcome, _ = recover({DescribeTransaction: [Described(error=53)]}, found)
