@@ -22,8 +22,7 @@ import io
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn, TextIO
 
@@ -32,22 +31,28 @@ from spark_kafka_sink.auth.acls import READ
 from spark_kafka_sink.auth.java_properties import properties
 from spark_kafka_sink.commit import plan, recovery, survey
 from spark_kafka_sink.commit.attempts import Run
-from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord, LogReading
+from spark_kafka_sink.commit.log_record import LOG_PARTITION
 from spark_kafka_sink.commit.names import (
     ANY_TOPIC,
     DEFAULT_LOG_TOPIC,
     DEFAULT_PREFIX,
+    Owner,
     check_app_id,
     check_prefix,
 )
 from spark_kafka_sink.commit.outcomes import Planned, Torn, torn_lines
 from spark_kafka_sink.commit.recovery import Fate, Recovered
-from spark_kafka_sink.commit.recovery_lines import state_lines, time_of
+from spark_kafka_sink.commit.recovery_lines import record_lines, state_lines
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import ConfigException, KafkaException, listed
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    ConfigException,
+    KafkaException,
+    listed,
+)
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import TOPIC_NAME, TopicPartition
 
@@ -233,6 +238,8 @@ class _Command:
         deadline = self._deadline()
         client.check_brokers(deadline)
         self._level = client.level(deadline)
+        # What was committed before all was found.
+        self._early: dict[Owner, Recovered] = {}
 
     def _deadline(self) -> float:
         return self._client.now() + self._asked.config.max_block_ms / 1000
@@ -245,12 +252,14 @@ class _Command:
         asked = self._asked
         surveyed = self._surveyed(ends_early=commits)
         if surveyed.is_early:
-            for each in surveyed.owners:
-                if self._is_asked_for(each) and survey.has_decided(each.reading):
-                    # This is done again after the second survey. Then the result is printed.
-                    with suppress(KafkaException):
-                        self._recovered(each, commits=True)
-            surveyed = self._surveyed()
+            try:
+                self._commit_early(surveyed.owners)
+                surveyed = self._surveyed()
+            except (KafkaException, KeyboardInterrupt):
+                for owner in self._early:
+                    _print(str(owner))
+                    self._print_early(owner)
+                raise
         every, missed = surveyed.owners, surveyed.missed
         found = [each for each in every if self._is_asked_for(each)]
         if missed is not None:
@@ -272,6 +281,24 @@ class _Command:
                 f"'{asked.prefix}/', and no transaction with such an id is open"
             )
         return found
+
+    def _commit_early(self, owners: Iterable[FoundOwner]) -> None:
+        """Commit what is decided, and keep the results. After that, all owners are recovered."""
+        for each in owners:
+            if not self._is_asked_for(each) or not survey.has_decided(each.reading):
+                continue
+            try:
+                outcome = self._recovered(each, commits=True, ends_early=True)
+            except AuthenticationException:
+                raise
+            except KafkaException:
+                continue
+            if isinstance(outcome, Recovered) and outcome.fates:
+                self._early[each.owner] = replace(outcome, undecided=(), missed=None)
+
+    def _print_early(self, owner: Owner) -> None:
+        if owner in self._early:
+            _print_lines(state_lines(self._early[owner], self._asked.log.topic))
 
     def _surveyed(self, *, ends_early: bool = False) -> Surveyed:
         """Make a survey of all owners. Raise KafkaException if this fails."""
@@ -319,22 +346,35 @@ class _Command:
     def _printed(self, found: FoundOwner, *, commits: bool) -> Recovered | None:
         """Recover an owner, and print the result. Return None if the recovery failed."""
         _print(str(found.owner))
-        outcome = self._recovered(found, commits=commits)
+        try:
+            outcome = self._recovered(found, commits=commits)
+        except KafkaException:
+            self._print_early(found.owner)
+            raise
         if isinstance(outcome, Failure):
-            _print_lines(_record_lines(found.reading))
+            _print_lines(record_lines(found.reading, masked))
+            self._print_early(found.owner)
             self._failed(found, outcome)
             return None
-        _print_lines(_record_lines(outcome.found.reading))
+        _print_lines(record_lines(outcome.found.reading, masked))
+        early = self._early.get(found.owner)
+        if early is not None and early.found.reading.record == outcome.found.reading.record:
+            outcome = recovery.merged(early, outcome)
+        else:
+            self._print_early(found.owner)
         _print_lines(state_lines(outcome, self._asked.log.topic))
         return outcome
 
-    def _recovered(self, found: FoundOwner, *, commits: bool) -> Recovered | Failure:
+    def _recovered(
+        self, found: FoundOwner, *, commits: bool, ends_early: bool = False
+    ) -> Recovered | Failure:
         begun = recovery.begin(
             found,
             level=self._level,
             deadline=self._deadline(),
             more_s=self._asked.config.max_block_ms / 1000,
             commits=commits,
+            ends_early=ends_early,
         )
         outcome = self._client.run(begun, recovery.step).outcome
         if outcome is None:
@@ -344,7 +384,8 @@ class _Command:
     def abort(self, found: FoundOwner) -> int:
         """End the open transactions of an owner in the way in which its next run would end them."""
         _print(str(found.owner))
-        _print_lines(_record_lines(found.reading))
+        _print_lines(record_lines(found.reading, masked))
+        self._print_early(found.owner)
         return self._plan(found, _ABORTED, accepts_torn=False)
 
     def accept_torn(self, found: FoundOwner) -> int:
@@ -411,39 +452,6 @@ class _Command:
 
 
 # -- what it prints -------------------------------------------------------------------------------
-
-
-def _record_lines(reading: LogReading) -> list[str]:
-    """Return lines that describe what the commit log contains about an owner."""
-    record = reading.record or reading.undecided
-    lines = []
-    if record is not None:
-        lines += _origin(record)
-    if reading.newer_format is not None:
-        lines.append(
-            f"its record at offset {reading.offset} cannot be read: {reading.newer_format}; use "
-            "the newer version of spark-kafka-sink"
-        )
-    elif reading.record is None or not reading.record.has_written:
-        lines.append("it has written nothing yet")
-    else:
-        written = reading.record
-        noun = "row" if written.rows == 1 else "rows"
-        lines.append(
-            f"last written: {written.last_written}, {written.rows} {noun}, at "
-            f"{time_of(written.written_at)} by the clock of the driver"
-        )
-    return lines
-
-
-def _origin(record: CommitRecord) -> list[str]:
-    parts = {
-        "application": record.application,
-        "query": record.query,
-        "checkpoint": masked(record.checkpoint),
-    }
-    said = ", ".join(f"{name} {text}" for name, text in parts.items() if text)
-    return [f"Spark: {said}"] if said else []
 
 
 def _print_lines(lines: Iterable[str]) -> None:

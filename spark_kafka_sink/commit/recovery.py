@@ -28,9 +28,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import resolve
 from spark_kafka_sink.commit.log_record import DecidedTransaction, LogReading
 from spark_kafka_sink.commit.names import Owner
@@ -45,6 +47,7 @@ from spark_kafka_sink.commit.questions import (
     DescribeTransaction,
     LogRead,
     MarkerRead,
+    Question,
     ReadLog,
     ReadMarker,
 )
@@ -116,7 +119,7 @@ class Recovering:
     """The state of the recovery of one owner.
 
     commits: whether to commit the decided transactions, or only to find out their results.
-    more_s: see `begin`. missed: why a transaction could not be described, or None.
+    more_s, ends_early: see `begin`. missed: why a transaction could not be described, or None.
     later: the requests to send after the decided transactions are committed, if they are committed
     before all transactions are described. describes_until: the deadline of these requests, because
     `deadline` may then be later. described: pairs of a transactional id and the state of its
@@ -130,6 +133,7 @@ class Recovering:
     deadline: float
     more_s: float
     commits: bool
+    ends_early: bool = False
     missed: Failure | None = None
     waiting: TreeSet[Ask] = NO_ITEMS
     later: TreeSet[Ask] = NO_ITEMS
@@ -144,7 +148,13 @@ Outcome: TypeAlias = Recovered | Failure
 
 
 def begin(
-    found: FoundOwner, *, level: int, deadline: float, more_s: float, commits: bool = True
+    found: FoundOwner,
+    *,
+    level: int,
+    deadline: float,
+    more_s: float,
+    commits: bool = True,
+    ends_early: bool = False,
 ) -> Step[Recovering]:
     """Return the state machine that recovers one owner, and its first requests to brokers.
 
@@ -153,19 +163,28 @@ def begin(
     the request to describe it.
 
     more_s: the least number of seconds for the rest of the recovery, which begins when all
-    transactions are described, or when a request to describe one has had no response.
+    transactions are described, or when a request to describe one has had no response. ends_early:
+    whether to end once the decided transactions are committed, because another recovery follows.
     """
-    machine = Recovering(_S.DESCRIBING, found, level, deadline, more_s, commits)
+    machine = Recovering(_S.DESCRIBING, found, level, deadline, more_s, commits, ends_early)
     of_records = (*_decided(machine), *_decided_without_marker(found.reading))
     decided = (found.owner.task_id(each.slot) for each in of_records)
     ids = dict.fromkeys([found.owner.driver_id, *(found.open_ids or ()), *decided])
     describing = asking(machine, *map(DescribeTransaction, ids))
     early = _commit_early(describing.machine, deadline) if found.open_ids is None else None
-    return early or describing
+    if early is None or not ends_early:
+        return early or describing
+    # The machine does not wait for these replies. They show what was open before the commit.
+    tasks = (found.owner.task_id(each.slot) for each in _decided(machine))
+    looks = (Question(DescribeTransaction(each)) for each in tasks)
+    pairs = zip(looks, early.questions, strict=True)
+    return Step(early.machine, tuple(chain.from_iterable(pairs)))
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
     """Return the state machine after a reply, with the next requests to send to brokers."""
+    if machine.state is _S.ENDING and machine.ends_early:
+        machine = _with_open(machine, answer)
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -176,6 +195,17 @@ def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
     if at.asks_again and now < machine.deadline:
         return _commit_early(machine, _rest_until(machine, now)) or Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
+
+
+def _with_open(machine: Recovering, answer: Answer) -> Recovering:
+    """Keep the description of a transaction that is open."""
+    ask, reply = answer
+    if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described):
+        return machine
+    if reply.error != codes.NONE or reply.state != ONGOING:
+        return machine
+    entry = (ask.transactional_id, reply)
+    return replace(machine, described=machine.described.including(entry))
 
 
 def _rest_until(machine: Recovering, now: float) -> float:
@@ -272,7 +302,7 @@ _FATES: Final = {
 
 
 def _ended(machine: Recovering) -> Step[Recovering]:
-    if not machine.later:
+    if not machine.later or machine.ends_early:
         return _committed(machine)
     asks = sorted(machine.later, key=repr)
     machine = replace(machine, later=NO_ITEMS, deadline=machine.describes_until)
@@ -410,6 +440,33 @@ def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:
             (was_open if is_decided else undecided).append(since)
     found = Recovered(machine.found, tuple(fates), tuple(was_open), tuple(undecided))
     return replace(found, missed=machine.missed)
+
+
+_NOT_KNOWN: Final = frozenset((Fate.IN_DOUBT, Fate.UNKNOWN))
+
+
+def merged(early: Recovered, later: Recovered) -> Recovered:
+    """Return the result of two recoveries of one record, the first of which has ended early.
+
+    The results that only one of them has found are kept.
+    """
+    fates: list[Fate] = []
+    left: list[Failure] = []
+    failures = iter(later.failures)
+    for before, after in zip(early.fates, later.fates, strict=True):
+        failure = next(failures) if after in _NOT_KNOWN else None
+        if failure is not None and before in _NOT_KNOWN:
+            left.append(failure)
+        fates.append(after if failure is None or before in _NOT_KNOWN else before)
+    was_open = {each.transactional_id: each for each in (*early.was_open, *later.was_open)}
+    lost = {each.transaction: each for each in (*early.lost, *later.lost)}
+    return replace(
+        later,
+        fates=tuple(fates),
+        was_open=tuple(was_open.values()),
+        lost=tuple(lost.values()),
+        failures=tuple(left),
+    )
 
 
 def _moved(machine: Recovering, state: RecoveryState) -> Recovering:

@@ -1,4 +1,4 @@
-"""What the command `recover` prints about the transactions of an owner.
+"""What the command `recover` prints about the record and the transactions of an owner.
 
 An owner is a txnAppId and its target topic.
 """
@@ -6,12 +6,49 @@ An owner is a txnAppId and its target topic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
 from spark_kafka_sink.commit.outcomes import recover_command, torn_lines
 from spark_kafka_sink.commit.recovery import Fate, OpenSince, Recovered
+
+
+def record_lines(reading: LogReading, mask: Callable[[str], str]) -> list[str]:
+    """Return lines that describe what the commit log contains about an owner.
+
+    mask: hides the credentials in the location of a checkpoint.
+    """
+    record = reading.record or reading.undecided
+    lines = []
+    if record is not None:
+        lines += _origin(record, mask)
+    if reading.newer_format is not None:
+        lines.append(
+            f"its record at offset {reading.offset} cannot be read: {reading.newer_format}; use "
+            "the newer version of spark-kafka-sink"
+        )
+    elif reading.record is None or not reading.record.has_written:
+        lines.append("it has written nothing yet")
+    else:
+        written = reading.record
+        noun = "row" if written.rows == 1 else "rows"
+        lines.append(
+            f"last written: {written.last_written}, {written.rows} {noun}, at "
+            f"{time_of(written.written_at)} by the clock of the driver"
+        )
+    return lines
+
+
+def _origin(record: CommitRecord, mask: Callable[[str], str]) -> list[str]:
+    parts = {
+        "application": record.application,
+        "query": record.query,
+        "checkpoint": mask(record.checkpoint),
+    }
+    said = ", ".join(f"{name} {text}" for name, text in parts.items() if text)
+    return [f"Spark: {said}"] if said else []
 
 
 def state_lines(found: Recovered, log_topic: str) -> list[str]:

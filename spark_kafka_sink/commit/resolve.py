@@ -15,7 +15,9 @@ A transaction is decided once a commit log record that lists it is committed. Th
 If there is no marker when the time runs out, the failure depends on the description. If the
 transaction has ended, its marker can no longer be found, for example because the topic was
 recreated (IN_DOUBT). Otherwise, the marker may only be slow (NO_ANSWER). If the topic was deleted,
-or if a batch is damaged, the marker can no longer be found, either.
+the marker can no longer be found, either. If a batch in front of the marker is damaged, all steps
+are repeated, because another replica may have the batch undamaged. If the transaction has ended and
+the batch is still damaged, the marker can no longer be found.
 """
 
 from __future__ import annotations
@@ -59,11 +61,12 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
 RECORDS_ARE_GONE: Final = "its records are no longer in the log"
+_IS_DAMAGED: Final = "a batch of the partition is damaged"
 NO_MARKER: Final = "it has no marker yet"
 # The errors after which the marker in a partition can no longer be found.
 NO_LONGER_FOUND: Final[Mapping[int, str]] = {
     codes.UNKNOWN_TOPIC_OR_PARTITION: "its topic no longer exists",
-    codes.CORRUPT_MESSAGE: "a batch of the partition is damaged",
+    codes.CORRUPT_MESSAGE: _IS_DAMAGED,
 }
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
 _NOT_ENDED: Final = frozenset((ONGOING, PREPARE_COMMIT, PREPARE_ABORT))
@@ -80,7 +83,8 @@ class Resolving:
     partition, first_offset: the location of one record of the transaction. asked: the request that
     has no reply yet. records: the number of the transaction's records in the partition, if its
     marker was read. failure: why the result is UNKNOWN. has_ended: whether the coordinator's last
-    response shows that the transaction is neither open nor waiting for its markers.
+    response shows that the transaction is neither open nor waiting for its markers. is_damaged:
+    whether the last read for the marker has found a damaged batch.
     """
 
     state: ResolveState
@@ -94,6 +98,7 @@ class Resolving:
     records: int = 0
     failure: Failure | None = None
     has_ended: bool = False
+    is_damaged: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -217,7 +222,8 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
         return Step(machine, (at.again(),))
     # An error of DescribeTransactions is not final: a client that may not describe the
     # transactional id may still have the permission (ACL) to read the marker.
-    is_final = at.asks_again or at.found is Verdict.FATAL
+    # Another replica may have a damaged batch undamaged.
+    is_final = at.asks_again or (at.found is Verdict.FATAL and not _has_found_damage(machine, at))
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
         why = NO_LONGER_FOUND.get(at.reply.error)
@@ -270,15 +276,23 @@ def _has_ended(machine: Resolving, at: Received) -> bool:
     return not is_same or at.reply.state not in _NOT_ENDED
 
 
+def _has_found_damage(machine: Resolving, at: Received) -> bool:
+    return machine.state is _S.READING_MARKER and at.reply.error == codes.CORRUPT_MESSAGE
+
+
 def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
     read = at.reply if isinstance(at.reply, MarkerRead) else MarkerRead()
     if read.marker is not None:
         return _over(replace(machine, records=read.records), _ENDS[read.marker])
-    if read.is_gone or at.now >= machine.deadline:
-        failure = _in_doubt(machine, RECORDS_ARE_GONE if read.is_gone else NO_MARKER)
+    is_damaged = _has_found_damage(machine, at)
+    stays_damaged = is_damaged and machine.is_damaged and machine.has_ended
+    if read.is_gone or stays_damaged or at.now >= machine.deadline:
+        why = _IS_DAMAGED if is_damaged else NO_MARKER
+        failure = _in_doubt(machine, RECORDS_ARE_GONE if read.is_gone else why)
         if not read.is_gone and not machine.has_ended:
             failure = replace(failure, kind=FailureKind.NO_ANSWER)
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
+    machine = replace(machine, is_damaged=is_damaged)
     ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
     return _ask(machine, _S.ENDING, ask, MARKER_PAUSE_S)
 

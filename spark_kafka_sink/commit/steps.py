@@ -193,9 +193,9 @@ _CALLS: Final[dict[type, Call]] = {
     AddPartitions: Call.ADD_PARTITIONS_TO_TXN,
     WriteRecord: Call.PRODUCE,
     DescribeProducers: Call.DESCRIBE_PRODUCERS,
-    ReadLog: Call.FETCH,
-    ReadAllRecords: Call.FETCH,
-    ReadMarker: Call.FETCH,
+    ReadLog: Call.READ_LOG,
+    ReadAllRecords: Call.READ_LOG,
+    ReadMarker: Call.READ_MARKER,
 }
 
 

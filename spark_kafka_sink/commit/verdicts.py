@@ -27,7 +27,8 @@ END_TXN_2: Final = 5
 class Call(Enum):
     """A kind of request to a broker; the value is the API's name.
 
-    EndTxn counts as two kinds, commit and abort.
+    EndTxn counts as two kinds, commit and abort. Fetch counts as two kinds, too: it reads the
+    commit log, or it looks for a marker.
     """
 
     LIST_TRANSACTIONS = "ListTransactions"
@@ -38,7 +39,8 @@ class Call(Enum):
     COMMIT = "EndTxn (commit)"
     ABORT = "EndTxn (abort)"
     DESCRIBE_PRODUCERS = "DescribeProducers"
-    FETCH = "Fetch"
+    READ_LOG = "Fetch"
+    READ_MARKER = "Fetch (marker)"
 
 
 class Verdict(Enum):
@@ -91,8 +93,8 @@ _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
         codes.UNKNOWN_SERVER_ERROR: _V.RESOLVE,
     },
     Call.ABORT: {**_FENCED, codes.INVALID_TXN_STATE: _V.COMMITTED},
-    # A batch that is damaged stays so.
-    Call.FETCH: {codes.CORRUPT_MESSAGE: _V.FATAL},
+    # The state machine decides whether to read a damaged batch again.
+    Call.READ_MARKER: {codes.CORRUPT_MESSAGE: _V.FATAL},
 }
 _ABORT_1: Final[Mapping[int, Verdict]] = {
     codes.INVALID_TXN_STATE: _V.COMMITTED_OR_EMPTY,

@@ -167,7 +167,7 @@ class CommitLog:
                 )
                 position = start
                 continue
-            batches = batches_of(self._log, found)
+            batches = list(batches_of(self._log, found))
             reader.read(LogEntry.of(each) for each in batches)
             position = batches[-1].header.last_offset + 1
             self._read[key] = (reader, position)

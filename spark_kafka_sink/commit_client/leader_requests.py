@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
@@ -89,8 +89,8 @@ class Partitions:
         The marker has the epoch of the records, or the next epoch. It has the next epoch if EndTxn
         has version 5 or later, or if the transaction timed out or was fenced. In Kafka 4.0.0, the
         abort of a transaction that timed out or was fenced may raise the epoch by two
-        (KAFKA-19367). Return CORRUPT_MESSAGE if a batch is damaged. Raise NoReplyError at the
-        deadline of `ask`.
+        (KAFKA-19367). Return CORRUPT_MESSAGE if a batch before the marker is damaged. Raise
+        NoReplyError at the deadline of `ask`.
         """
         try:
             return (yield from self._find_marker(ask))
@@ -111,9 +111,9 @@ class Partitions:
             found = yield from self.fetch(ask.partition, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
                 return MarkerRead(is_gone=True)
-            batches = batches_of(ask.partition, found)
-            for each in batches:
+            for each in batches_of(ask.partition, found):
                 header = each.header
+                position = header.last_offset + 1
                 if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
                     continue
                 later = header.producer_epoch - ask.producer.epoch
@@ -125,7 +125,6 @@ class Partitions:
                     records += header.record_count
                 elif later >= 0 and marker is not None:
                     return MarkerRead(marker, records)
-            position = batches[-1].header.last_offset + 1
         return MarkerRead()
 
     def batches_from(self, partition: TopicPartition, offset: int) -> Steps[list[DefaultBatch]]:
@@ -135,7 +134,7 @@ class Partitions:
         found = yield from self.fetch(partition, offset)
         if found.error_code == codes.OFFSET_OUT_OF_RANGE:
             return []
-        return batches_of(partition, found)
+        return list(batches_of(partition, found))
 
     def end(self, partition: TopicPartition) -> Steps[int]:
         """Return the high watermark of a partition."""
@@ -183,16 +182,19 @@ class Partitions:
         raise left_out("Fetch", node_id)
 
 
-def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
-    """Return the batches in a Fetch response.
+def batches_of(partition: TopicPartition, found: PartitionData) -> Iterator[DefaultBatch]:
+    """Yield the batches in a Fetch response.
 
     The offset in the request must be below the end of the log. Raise NoReplyError if the response
-    contains an error code or no batch.
+    contains an error code or no batch. Raise CorruptRecordException when a damaged batch is
+    reached.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")
-    batches = list(read_batches(found.records or b""))
-    if not batches:
+    is_empty = True
+    for each in read_batches(found.records or b""):
+        is_empty = False
+        yield each
+    if is_empty:
         reason = f"Fetch of {partition} returned no records, though the offset is in the log"
         raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
-    return batches

@@ -117,11 +117,11 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
     of_rows = "the topic of the rows" if failure.topic is None else f"topic {failure.topic}"
     of_log = f"commitLogTopic={run.log.topic}"
     read_rows = (f"READ on {of_rows}", failure.topic or _topic(run), ("READ",))
-    read_log = (f"READ on {of_log}", run.log.topic, ("READ",))
     needed = {
         Call.DESCRIBE_PRODUCERS.value: read_rows,
         # Transaction markers are read from the topics of the rows.
-        Call.FETCH.value: read_log if failure.topic is None else read_rows,
+        Call.READ_MARKER.value: read_rows,
+        Call.READ_LOG.value: (f"READ on {of_log}", run.log.topic, ("READ",)),
         Call.PRODUCE.value: (f"WRITE on {of_log}", run.log.topic, ("WRITE",)),
         Call.ADD_PARTITIONS_TO_TXN.value: (f"WRITE on {of_rows} and {of_log}", None, ("WRITE",)),
     }

@@ -46,6 +46,25 @@ def test_a_job_that_is_decided_is_finished_by_recover_and_another_run(level: int
     check_up_to(60_000, decided)
 
 
+class EndsEarly(RecoveryModel):
+    """An operator who commits what is decided before the open transactions are listed."""
+
+    def begin(self, found: FoundOwner) -> Step[recovery.Recovering]:
+        """Return the operator's machine."""
+        not_listed = found._replace(open_ids=None)
+        level = self.scenario.level
+        return recovery.begin(not_listed, level=level, deadline=1e9, more_s=1.0, ends_early=True)
+
+
+@_BOTH_LEVELS
+def test_a_job_is_exactly_once_also_if_recover_commits_early(level: int) -> None:
+    decided = Scenario(level=level, versions=(1, 2), cancels=False, stopped="decided", timeouts=1)
+    for scenario in (replace(_ONE_RUN, level=level, losses=1, timeouts=1), decided):
+        found = EndsEarly(scenario).explore(60_000)
+        assert found.violation is None
+        assert found.is_complete
+
+
 class CommitsUndecided(RecoveryModel):
     """An operator who takes a record for decided whose transaction is open."""
 

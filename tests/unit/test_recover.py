@@ -20,9 +20,10 @@ from support.pure.scripted_machine import run as scripted
 from spark_kafka_sink import recover
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading, RecordState
-from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.names import Owner, checked_owner
 from spark_kafka_sink.commit.outcomes import Planned
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
     ONGOING,
     AllRecordsRead,
     Described,
@@ -39,7 +40,7 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit.survey import FoundOwner, Surveyed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.errors import corrupt
+from spark_kafka_sink.errors import SaslAuthenticationException, TimeoutException, corrupt
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
@@ -348,6 +349,103 @@ def test_after_one_lost_connection_what_is_decided_is_committed_and_then_all_own
     else:
         first, second = (n for n, each in enumerate(asked) if each is ListTransactions)
         assert "commit" in asked[first:second]
+
+
+OPEN_UNTIL_NOW = [
+    "    decided: 1 transactions: 1 are committed",
+    "    1 of them were open until now, since 1970-01-01T00:00:05.000Z",
+]
+OTHER = OWNER._replace(target="u")
+
+
+class EarlyRun:
+    """Runs machines with brokers of which one is silent once.
+
+    Two owners are decided, and their transactions are open until they are committed. fails: the
+    number of the machine that raises `error`.
+    """
+
+    def __init__(self, fails: int = 0, error: BaseException | None = None) -> None:
+        self._fails = fails
+        self._error = error
+        self.machines: list[str] = []
+        self._asked: list[Any] = []
+
+    def __call__(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        """Run a machine to its end."""
+        self.machines.append(type(begun[0]).__name__)
+        if len(self.machines) == self._fails and self._error is not None:
+            raise self._error
+        is_open = self.machines.count("Recovering") <= 2
+        record = LogReading(DECIDED, 3)
+        script: dict[Any, Any] = {
+            ReadAllRecords: [
+                AllRecordsRead(((OWNER.driver_id, record), (OTHER.driver_id, record)))
+            ],
+            ListTransactions: [Unanswered(7, "silent")] if len(self.machines) == 1 else [Listed()],
+            DescribeTransaction: [
+                Described(ONGOING if is_open else COMPLETE_COMMIT, WRITER, 900_000, 5_000)
+            ],
+            "commit": [Ended()],
+        }
+        return scripted(begun, step, script)[0]
+
+
+def run_with(run: EarlyRun, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command with the brokers of `run`, and return its exit code."""
+    use_no_brokers(monkeypatch)
+    monkeypatch.setattr(CommitClient, "run", lambda _, begun, step: run(begun, step))
+    return main(["--bootstrap", NOWHERE, *arguments])
+
+
+def test_what_was_open_before_an_early_commit_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = EarlyRun()
+    assert run_with(run, monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in {*OPEN_UNTIL_NOW, str(OWNER), str(OTHER)}] == [
+        str(OWNER), *OPEN_UNTIL_NOW, str(OTHER), *OPEN_UNTIL_NOW
+    ]  # fmt: skip
+    assert run.machines == ["Surveying", *["Recovering"] * 2, "Surveying", *["Recovering"] * 2]
+
+
+def test_an_abort_says_what_was_committed_early(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recover._Command, "_plan", lambda *_, **__: 0)
+    arguments = ("--abort", OWNER.app_id, "--topic", "u")
+    assert run_with(EarlyRun(), monkeypatch, *arguments) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == OPEN_UNTIL_NOW
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "exit_code", "owners"),
+    [
+        (2, SaslAuthenticationException("refused"), 2, []),
+        (2, TimeoutException("no broker"), 0, [OWNER, OTHER]),
+        (3, SaslAuthenticationException("refused"), 2, [OWNER]),
+        (4, SaslAuthenticationException("refused"), 2, [OWNER, OTHER]),
+        (4, corrupt("a batch is damaged"), 2, [OWNER, OTHER]),
+        (4, KeyboardInterrupt(), 130, [OWNER, OTHER]),
+        (5, corrupt("a batch is damaged"), 2, [OWNER, OTHER]),
+    ],
+)
+def test_what_was_committed_early_is_said_also_if_the_command_fails_after_that(
+    fails: int,
+    error: BaseException,
+    exit_code: int,
+    owners: list[Owner],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = EarlyRun(fails, error)
+    assert run_with(run, monkeypatch) == exit_code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == list(map(str, owners))
+    assert lines.count(OPEN_UNTIL_NOW[0]) == len(owners)
+    if fails < 5:
+        assert len(run.machines) == (fails if exit_code else 6)
 
 
 def test_what_a_silent_coordinator_knows_is_named_and_the_command_ends_with_2(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from spark_kafka_sink.commit import two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
@@ -34,6 +34,7 @@ from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import (
     AuthenticationException,
     ConfigException,
+    CorruptRecordException,
     KafkaException,
     Option,
     TimeoutException,
@@ -141,8 +142,8 @@ def abort_run(
 
     If no message is missing, `commit_record` may have recorded the decision. Then the rows are lost
     unless the transactions are committed before they time out. So if no broker responds within
-    max.block.ms, or if the login is refused, this function asks again until then, and commits what
-    was decided.
+    max.block.ms, if the login is refused, or if a batch of the commit log is damaged, this function
+    asks again until then, and commits what was decided.
     """
     is_marked = _take_mark(plan.run.name)
     may_be_decided = not is_missing and not is_marked
@@ -159,11 +160,23 @@ def abort_run(
             return tries.failed(error)
 
 
+class _DecidedAt(NamedTuple):
+    """The decision to commit a run, which an abort has found.
+
+    level: the transaction.version of the cluster. deadline: the time until which the transactions
+    may be committed.
+    """
+
+    record: CommitRecord
+    level: int
+    deadline: float
+
+
 class _Tries:
     """The tries of one abort, which continue for a limited time while the run may be decided.
 
-    is_decided: whether the decision to commit the run was found. last: the state machine of the
-    last try, or None.
+    decided: the decision to commit the run, once it was found. From then on, no try aborts
+    anything. last: the state machine of the last abort, or None.
     """
 
     def __init__(self, plan: Plan, *, may_be_decided: bool) -> None:
@@ -171,7 +184,7 @@ class _Tries:
         self._may_be_decided = may_be_decided
         self._until = time.monotonic() + (plan.run.timeout_ms / 1000 if may_be_decided else 0.0)
         self._has_said = False
-        self.is_decided = False
+        self.decided: _DecidedAt | None = None
         self.last: two_phase_abort.Aborting | None = None
 
     def step(
@@ -187,10 +200,10 @@ class _Tries:
 
         At the first failure, print a line.
         """
-        proved = self._proved
-        if time.monotonic() >= (self._until if proved is None else proved.deadline):
+        known = self.decided or self._proved
+        if time.monotonic() >= (self._until if known is None else known.deadline):
             return False
-        if not self._has_said and not self.is_decided and proved is None:
+        if not self._has_said and known is None:
             say(
                 f"pykafka: no broker has said yet whether the write of {self._run.owner} is "
                 f"committed ({why}), so the driver continues to ask, for at most "
@@ -207,12 +220,12 @@ class _Tries:
 
     def failed(self, why: object) -> AbortResult:
         """Return the result of an abort that has failed."""
+        if self.decided is not None:
+            line = f"the write of {self._run.owner} has to be committed, but is not yet: {why}"
+            return AbortResult(line)
         if self._proved is not None:
             missed = f"the open transactions of the run's tasks cannot be aborted: {why}"
             return _aborted(self._run, Aborted(may_be_open=True, missed=missed))
-        if self.is_decided:
-            line = f"the write of {self._run.owner} has to be committed, but is not yet: {why}"
-            return AbortResult(line)
         return AbortResult((not_known if self._may_be_decided else not_aborted_now)(self._run, why))
 
 
@@ -225,17 +238,21 @@ def _abort_run(
     *,
     is_missing: bool,
 ) -> AbortResult:
-    while True:
+    while tries.decided is None:
         level, outcome = _abort_once(client, options, plan, attempts, tries, is_missing=is_missing)
-        if not _is_unanswered(outcome) or not tries.go_on(outcome.sentence):
-            break
-    if isinstance(outcome, Decided):
-        return _forward(client, plan, outcome.record, attempts, level, tries)
-    if isinstance(outcome, Superseded):
-        return _fenced(client, plan, level)
-    if isinstance(outcome, Aborted):
-        return _aborted(plan.run, outcome)
-    return tries.failed(outcome.sentence if isinstance(outcome, Failure) else outcome)
+        if _is_unanswered(outcome) and tries.go_on(outcome.sentence):
+            continue
+        if isinstance(outcome, Decided):
+            until = client.now() + plan.run.timeout_ms / 1000
+            tries.decided = _DecidedAt(outcome.record, level, until)
+            _say_decided(plan.run, outcome.record)
+        elif isinstance(outcome, Superseded):
+            return _fenced(client, plan, level)
+        elif isinstance(outcome, Aborted):
+            return _aborted(plan.run, outcome)
+        else:
+            return tries.failed(outcome.sentence if isinstance(outcome, Failure) else outcome)
+    return _forward(client, plan, attempts, tries, tries.decided)
 
 
 def _abort_once(
@@ -268,7 +285,8 @@ def _abort_once(
                 is_missing=is_missing,
             )
         return level, client.run(begun, tries.step).outcome
-    except TimeoutException as error:
+    except (TimeoutException, CorruptRecordException) as error:
+        # Another replica of the commit log may have a damaged batch undamaged.
         return plan.run.level, Failure(FailureKind.NO_ANSWER, str(error))
 
 
@@ -309,25 +327,28 @@ def _fenced(client: CommitClient, plan: Plan, level: int) -> AbortResult:
     return AbortResult(f"the write of {owner} timed out: no row is visible; {until}")
 
 
+def _say_decided(run: Run, record: CommitRecord) -> None:
+    """Print a line if transactions have to be committed, because this may take long."""
+    if record.transactions:
+        say(
+            f"pykafka: the commit log has the decision to commit the write of {run.owner}, so its "
+            f"transactions are committed now, which takes at most {run.timeout_ms} ms"
+        )
+
+
 def _forward(
     client: CommitClient,
     plan: Plan,
-    record: CommitRecord,
     attempts: Sequence[AttemptTransaction],
-    level: int,
     tries: _Tries,
+    decided: _DecidedAt,
 ) -> AbortResult:
     """Commit the transactions of a run whose commit decision is already recorded."""
-    owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
-    if record.transactions and not tries.is_decided:
-        say(
-            f"pykafka: the commit log has the decision to commit the write of {owner}, so its "
-            f"transactions are committed now, which takes at most {plan.run.timeout_ms} ms"
-        )
-    tries.is_decided = True
+    record, level, deadline = decided
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
+        owner = plan.run.owner
         line = f"the write of {owner} failed after the decision to commit it, so it IS committed"
         return AbortResult(line, is_committed=True)
     if isinstance(outcome, Failure):

@@ -50,6 +50,7 @@ WARNINGS: Final[tuple[Entry, ...]] = (
             "spark/committing/two_phase_commit.py:_Tries.go_on",
             "spark/committing/two_phase_commit.py:_Tries.failed~has to be committed",
             "spark/committing/two_phase_commit.py:_fenced~the write of",
+            "spark/committing/two_phase_commit.py:_say_decided",
             "spark/committing/two_phase_commit.py:_forward",
             "commit/outcomes.py:not_aborted_now",
             "commit/outcomes.py:not_known",

@@ -219,7 +219,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
         (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
-        (MarkerRead(error=2), Fate.IN_DOUBT, "a batch of the partition is damaged"),
+        (MarkerRead(error=2), Fate.UNKNOWN, "a batch of the partition is damaged"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
@@ -230,15 +230,34 @@ def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate,
     assert said in outcome.failures[0].sentence
 
 
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_damaged_batch_is_read_only_once(*, commits: bool) -> None:
+@pytest.mark.parametrize(("commits", "reads"), [(True, 2), (False, 1)])
+def test_a_damaged_batch_is_read_once_more_before_a_commit_gives_up(
+    reads: int, *, commits: bool
+) -> None:
     script: dict[Any, list[Reply]] = {
         DescribeTransaction: [NOT_THERE],
         "commit": [Ended(error=49)],
         ReadMarker: [MarkerRead(error=2)],
     }
-    _, asked = recover(script, commits=commits)
-    assert kinds(asked).count(ReadMarker) == 1
+    outcome, asked = recover(script, commits=commits)
+    assert outcome.fates == (Fate.IN_DOUBT,)
+    assert [each.looks_up for each in asked if isinstance(each.ask, ReadMarker)] == (
+        [commits] * reads
+    )
+    if commits:
+        damaged_once: list[Reply] = [MarkerRead(error=2), MarkerRead(Marker.COMMIT, 7)]
+        outcome, _ = recover(script | {ReadMarker: damaged_once})
+        assert outcome.fates == (Fate.COMMITTED,)
+
+
+def test_a_transaction_behind_a_damaged_batch_is_committed_while_it_is_open() -> None:
+    script: dict[Any, list[Reply]] = {
+        "commit": [*[Ended(error=48)] * 6, Ended()],
+        ReadMarker: [MarkerRead(error=2)],
+    }
+    outcome, asked = recover(script)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert kinds(asked).count(ReadMarker) == 3
 
 
 def test_a_commit_does_not_say_that_a_marker_never_comes_while_brokers_write_it() -> None:
@@ -362,6 +381,36 @@ def test_a_new_record_that_is_done_ends_the_recovery_after_the_rest_is_described
     assert outcome.fates == ()
     assert outcome.undecided == (OpenSince(FIRST, 2_000, 900_000),)
     assert kinds(asked) == [*[DescribeTransaction] * 2, ReadLog, DescribeTransaction]
+
+
+def test_an_early_end_knows_what_was_open_and_waits_for_no_description() -> None:
+    found = FoundOwner(OWNER, LogReading(TWO, 3), None)
+    begun = recovery.begin(found, level=2, deadline=60.0, more_s=30.0, ends_early=True)
+    script = FINE | {DescribeTransaction: [Described(ONGOING, WRITER, 900_000, 5_000), NOT_THERE]}
+    machine, asked = run(begun, recovery.step, script)
+    assert kinds(asked) == [DescribeTransaction, "commit"] * 2
+    opened = OpenSince(FIRST, 5_000, 900_000)
+    assert machine.outcome == Recovered(found, (Fate.COMMITTED,) * 2, (opened,))
+    machine, questions = begun
+    for each in questions:
+        if isinstance(each.ask, EndTxn):
+            machine, _ = recovery.step(machine, Answer(each.ask, Ended()), 1.0)
+    assert machine.outcome == Recovered(found, (Fate.COMMITTED,) * 2)
+
+
+def test_two_recoveries_of_one_record_know_what_one_of_them_has_found() -> None:
+    found = FoundOwner(OWNER, LogReading(TWO, 3), None)
+    first, second = (OpenSince(each, 5_000, 900_000) for each in (FIRST, SECOND))
+    lost = LostTransaction(TWO.transactions[1], 4)
+    reasons = [Failure(FailureKind.NO_ANSWER, each) for each in ("one", "two")]
+    unknown = (Fate.UNKNOWN, Fate.UNKNOWN)
+    early = Recovered(found, (Fate.UNKNOWN, Fate.LOST), (first,), (), (lost,), (reasons[0],))
+    later = Recovered(found, unknown, (second,), failures=(reasons[0], reasons[1]))
+    assert recovery.merged(early, later) == Recovered(
+        found, (Fate.UNKNOWN, Fate.LOST), (first, second), (), (lost,), (reasons[0],)
+    )
+    later = Recovered(found, (Fate.COMMITTED, Fate.LOST), lost=(lost,))
+    assert recovery.merged(early, later) == replace(later, was_open=(first,))
 
 
 def test_what_may_not_be_described_does_not_hide_what_was_committed_before() -> None:

@@ -67,8 +67,10 @@ OTHERS = [
     (Call.DESCRIBE_PRODUCERS, 3, Verdict.LOOK_UP),
     (Call.DESCRIBE_PRODUCERS, 6, Verdict.LOOK_UP),
     (Call.LIST_TRANSACTIONS, 14, Verdict.RETRY),
-    (Call.FETCH, 78, Verdict.RETRY),
-    *((Call.FETCH, code, Verdict.FATAL) for code in (2, 29)),
+    *((Call.READ_LOG, code, Verdict.RETRY) for code in (2, 78)),
+    (Call.READ_LOG, 29, Verdict.FATAL),
+    (Call.READ_MARKER, 78, Verdict.RETRY),
+    *((Call.READ_MARKER, code, Verdict.FATAL) for code in (2, 29)),
 ]
 
 
@@ -94,7 +96,7 @@ def test_no_code_but_none_is_a_success_and_retriable_codes_are_asked_again(call:
         found = verdict(call, code)
         is_duplicate = call is Call.PRODUCE and code == 46
         assert (found is Verdict.DONE) == (code == 0 or is_duplicate), row
-        is_damaged = call is Call.FETCH and code == 2
+        is_damaged = call is Call.READ_MARKER and code == 2
         if issubclass(row.kind, RetriableException) and not is_damaged:
             assert found in asks_again, row
     assert verdict(call, 999) is Verdict.FATAL

@@ -903,6 +903,19 @@ def test_a_marker_behind_a_damaged_batch_is_an_error_and_no_exception(
     assert read.reason.startswith("Fetch of log-0: records cannot be read: ")
 
 
+def test_a_marker_in_front_of_a_damaged_batch_is_found(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    log.add(ProducerIdAndEpoch(1, 0), encode(OWNER, RECORD))
+    damaged = bytearray(log.data)
+    damaged[-1] ^= 1
+    cluster.log, cluster.log_end = bytes(damaged), log.end
+    assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(Marker.COMMIT, 1)]
+
+
 def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(
     cluster: Cluster, client: CommitClient
 ) -> None:

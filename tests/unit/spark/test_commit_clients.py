@@ -72,7 +72,7 @@ def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
     ("call", "right", "command"),
     [
         (Call.DESCRIBE_PRODUCERS, "READ on the topic of the rows", "READ --topic t"),
-        (Call.FETCH, "READ on commitLogTopic=log", "READ --topic log"),
+        (Call.READ_LOG, "READ on commitLogTopic=log", "READ --topic log"),
         (Call.PRODUCE, "WRITE on commitLogTopic=log", "WRITE --topic log"),
         (Call.ADD_PARTITIONS_TO_TXN, "WRITE on the topic of the rows and", "WRITE --topic NAME"),
     ],
@@ -114,7 +114,7 @@ def test_a_missing_right_is_granted_to_the_user_that_the_login_has_shown(
     by_ticket = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
     config = producer_config({"bootstrap.servers": "b:1"} | by_ticket)
     denied = Failure(
-        FailureKind.REFUSED, "refused", codes.TOPIC_AUTHORIZATION_FAILED, Call.FETCH.value
+        FailureKind.REFUSED, "refused", codes.TOPIC_AUTHORIZATION_FAILED, Call.READ_LOG.value
     )
     monkeypatch.setattr(
         ConsumerNetworkClient,

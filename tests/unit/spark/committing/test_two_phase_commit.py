@@ -53,6 +53,7 @@ from spark_kafka_sink.errors import (
     ProducerFencedException,
     SaslAuthenticationException,
     TimeoutException,
+    corrupt,
 )
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
@@ -358,14 +359,44 @@ def test_an_abort_that_never_gets_a_response_says_that_the_run_may_be_decided(
     assert abort_with(there, lend).line == NOT_KNOWN
 
 
-def test_an_abort_does_not_ask_again_for_a_damaged_commit_log(
-    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+class DamagedClient(Client):
+    """A client whose first reads of the commit log find a damaged batch.
+
+    damaged: how many reads do. is_raised: whether the client finds the damage, and not the broker.
+    """
+
+    def __init__(
+        self, damaged: int, capsys: pytest.CaptureFixture[str], *, is_raised: bool
+    ) -> None:
+        super().__init__(DECIDED_BEFORE, capsys)
+        self._damaged = damaged
+        self._is_raised = is_raised
+
+    def reply(self, ask: Ask) -> Reply:
+        """Return the reply to a request."""
+        if not isinstance(ask, ReadLog) or self._damaged == 0:
+            return super().reply(ask)
+        self._damaged -= 1
+        if self._is_raised:
+            raise corrupt("a batch is damaged")
+        return LogRead(error=2)
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_an_abort_reads_a_damaged_commit_log_again_because_the_run_may_be_decided(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str], *, is_raised: bool
 ) -> None:
-    client = Client({ReadLog: [LogRead(error=2)]}, capsys)
-    line = abort_with(client, lend).line
+    client = DamagedClient(3, capsys, is_raised=is_raised)
+    result = abort_with(client, lend)
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    stays = DamagedClient(10**6, capsys, is_raised=is_raised)
+    line = abort_with(stays, lend).line
     assert line.startswith(f"it is not known whether the write of {OWNER} is committed (")
-    assert "Fetch got CORRUPT_MESSAGE (2)" in line
-    assert client.now() < 60.0
+    assert ("a batch is damaged" if is_raised else "Fetch got CORRUPT_MESSAGE (2)") in line
+    assert 900.0 <= stays.now() <= 970.0
+    missing = DamagedClient(10**6, capsys, is_raised=is_raised)
+    assert "could not be aborted now" in abort_with(missing, lend, is_missing=True).line
+    assert missing.now() < 70.0
 
 
 def test_an_abort_of_a_run_that_is_certainly_not_decided_ends_after_max_block_ms(
@@ -508,6 +539,26 @@ def test_an_abort_whose_login_is_refused_after_it_found_the_decision_commits_wit
     assert printed.count("the commit log has the decision to commit") == printed.count("\n") == 1
     logins.always = "Committing"
     assert abort().line == (f"the write of {OWNER} has to be committed, but is not yet: {REJECTED}")
+
+
+def test_an_abort_that_has_found_the_decision_never_aborts_again(
+    logins: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins.refused = ["Committing", "file"]
+    begun: list[tuple[str, float]] = []
+    run_one = LoggedInClient.run
+
+    def run(client: LoggedInClient, first: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        begun.append((type(first[0]).__name__, first[0].deadline))
+        # Brokers do not return the decision a second time.
+        client._script = DECIDED_BEFORE | FINE if len(begun) > 1 else client._script
+        return run_one(client, first, step)
+
+    monkeypatch.setattr(LoggedInClient, "run", run)
+    result = abort()
+    assert (result.line, result.is_committed) == (IS_COMMITTED, True)
+    assert [name for name, _ in begun] == ["Aborting", "Committing", "Committing"]
+    assert begun[1] == begun[2], "the time for the commit is not extended"
 
 
 @pytest.mark.parametrize(("always", "why"), [("level", REJECTED), ("file", NO_TOKEN)])
