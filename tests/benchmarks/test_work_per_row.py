@@ -11,8 +11,9 @@ up to the buffers that are given to the socket.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,12 @@ def counting() -> Iterator[ProcessPoolExecutor]:
         yield process
 
 
-def assert_as_much(works: tuple[Work, Work]) -> None:
-    few, many = works
+def assert_as_much(count: Callable[[], Future[tuple[Work, Work]]]) -> None:
+    few, many = count().result()
     assert many.lines - few.lines < ALLOWED
+    # Threads of earlier producers that end meanwhile make objects, too: count again.
+    if many.objects - few.objects >= ALLOWED:
+        few, many = count().result()
     assert many.objects - few.objects < ALLOWED
 
 
@@ -48,7 +52,7 @@ def assert_as_much(works: tuple[Work, Work]) -> None:
 def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
     counting: ProcessPoolExecutor, columns: str, codec: str, *, fill: bool
 ) -> None:
-    assert_as_much(counting.submit(works_of_append, columns, codec, fill=fill).result())
+    assert_as_much(partial(counting.submit, works_of_append, columns, codec, fill=fill))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
 def test_a_task_does_as_much_about_ten_times_the_rows(
     counting: ProcessPoolExecutor, columns: str, on_error: str
 ) -> None:
-    assert_as_much(counting.submit(works_of_task, columns, {"onError": on_error}).result())
+    assert_as_much(partial(counting.submit, works_of_task, columns, {"onError": on_error}))
 
 
 @pytest.mark.parametrize("on_error", ["skip", "deadLetter"])
@@ -66,11 +70,11 @@ def test_a_task_does_as_much_about_ten_times_the_bad_rows(
 ) -> None:
     letters = {"deadLetterPath": str(tmp_path)} if on_error == "deadLetter" else {}
     given = {"onError": on_error, **letters}
-    assert_as_much(counting.submit(works_of_task, "every other row is bad", given).result())
+    assert_as_much(partial(counting.submit, works_of_task, "every other row is bad", given))
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_the_sender_does_as_much_about_ten_times_the_rows(
     counting: ProcessPoolExecutor, codec: str
 ) -> None:
-    assert_as_much(counting.submit(works_of_sender, codec).result())
+    assert_as_much(partial(counting.submit, works_of_sender, codec))
