@@ -283,11 +283,9 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
                 "openssl pkcs8 -topk8 -v2 aes256 -provider legacy -provider default"
             )
     else:
-        from spark_kafka_sink.auth.x500_names import (  # noqa: PLC0415 - most clients have no key
-            certificate_subject,
-        )
+        from spark_kafka_sink.auth import x500_names  # noqa: PLC0415 - most clients have no key
 
-        return certificate_subject(chain[0].data)
+        return x500_names.certificate_subject(chain[0].data)
     raise ConfigException(f"{origin} cannot be used: {why}")
 
 

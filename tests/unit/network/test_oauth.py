@@ -598,6 +598,18 @@ def test_a_callable_may_raise_anything_and_is_called_again(
     assert "s3cret" not in caplog.text
 
 
+def check_given_up(name: str, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the wait for a callable ends, and that it gives a token once it goes on."""
+    options = producer_config({"bootstrap.servers": "b:1", **by_callable(name)})
+    oauth = OAuth(options, OptionValues(options))
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_kafka_sink.network.oauth.SLOW_S", 0.01)
+        with pytest.raises(TokenException, match="no result after 0 s"):
+            oauth.new_token()
+    goes_on.set()
+    assert oauth.new_token().value == "abc"
+
+
 def test_a_callable_that_does_not_return_is_given_up_outside_of_logins_too(
     own_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,14 +620,7 @@ def test_a_callable_that_does_not_return_is_given_up_outside_of_logins_too(
         return "abc", 2e9
 
     own_module.slow = slow  # type: ignore[attr-defined] # a module of the test
-    options = producer_config({"bootstrap.servers": "b:1", **by_callable("slow")})
-    oauth = OAuth(options, OptionValues(options))
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.network.oauth.SLOW_S", 0.01)
-        with pytest.raises(TokenException, match="no result after 0 s"):
-            oauth.new_token()
-    goes_on.set()
-    assert oauth.new_token().value == "abc"
+    check_given_up("slow", goes_on, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -663,7 +668,7 @@ def test_a_class_whose_constructor_needs_arguments_is_refused_at_the_first_login
 
 @pytest.mark.parametrize("error", [OSError("s3cret"), SystemExit("s3cret"), KeyboardInterrupt()])
 def test_a_constructor_that_fails_once_is_called_again(
-    own_module: ModuleType, error: BaseException
+    own_module: ModuleType, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     errors = [error]
 
@@ -681,6 +686,9 @@ def test_a_constructor_that_fails_once_is_called_again(
     assert "Bearer abc\x01" in exchange(made).first().decode()
     made.close()
     assert errors == []
+    said = f"no instance of it can be made ({type(error).__name__} in __init__, line "
+    assert said in caplog.text
+    assert "s3cret" not in caplog.text
 
 
 def test_a_constructor_that_does_not_return_is_given_up(
@@ -696,14 +704,7 @@ def test_a_constructor_that_does_not_return_is_given_up(
             return "abc", 2e9
 
     own_module.Slow = Slow  # type: ignore[attr-defined] # a module of the test
-    options = producer_config({"bootstrap.servers": "b:1", **by_callable("Slow")})
-    oauth = OAuth(options, OptionValues(options))
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.network.oauth.SLOW_S", 0.01)
-        with pytest.raises(TokenException, match="no result after 0 s"):
-            oauth.new_token()
-    goes_on.set()
-    assert oauth.new_token().value == "abc"
+    check_given_up("Slow", goes_on, monkeypatch)
 
 
 def test_a_reference_names_the_callable_of_each_new_client(
