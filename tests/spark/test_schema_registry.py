@@ -129,19 +129,29 @@ def assert_spark_reads(
     assert without_nan(rows[0]) == without_nan(rows[1])
 
 
+THOUSAND: Final = pytest.param(1000, marks=pytest.mark.long(reason="its 1,000 tasks take a while"))
+
+
+@pytest.mark.parametrize("tasks", [50, THOUSAND])
 def test_a_job_of_many_tasks_asks_once_and_writes_a_hand_made_schema(
-    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    registry: RegistryServer,
+    tasks: int,
 ) -> None:
-    topic = new_topic(3)
+    topic, rows = new_topic(3), 4 * tasks
     registry.add(f"{topic}-value", ORDER)
     latest = f"GET /subjects/{topic}-value/versions/latest"
-    save(numbered(spark.range(0, 200, 1, 50)), kafka.bootstrap, topic, **options_of(registry))
+    frame = numbered(spark.range(0, rows, 1, tasks))
+    assert frame.rdd.getNumPartitions() == tasks
+    save(frame, kafka.bootstrap, topic, **options_of(registry))
     assert registry.asked() == [latest]
-    assert found(registry, kafka, topic) == expected_orders(200)
+    assert found(registry, kafka, topic) == expected_orders(rows)
     registry.asked()
     # With register, errors are found before Spark computes the rows.
     with registered_for_now(spark):
-        save(numbered(spark.range(200, 201)), kafka.bootstrap, topic, **options_of(registry))
+        save(numbered(spark.range(rows, rows + 1)), kafka.bootstrap, topic, **options_of(registry))
         assert registry.asked() == [latest]
         registry.authorization = "none"
         with pytest.raises(Exception, match="it answered 401") as refused:
