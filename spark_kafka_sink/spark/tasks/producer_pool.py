@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -78,7 +78,7 @@ class ProducerPool:
             yield producer
             producer.flush()
         except BaseException:
-            producer.close(0)
+            _discard(producer)
             raise
         self._keep(key, producer)
 
@@ -96,19 +96,24 @@ class ProducerPool:
         try:
             kept.producer.forget_topics()
         except KafkaException:
-            kept.producer.close(0)
+            _discard(kept.producer)
             return None
         return kept.producer
 
     def _keep(self, key: _Key, producer: TaskProducer) -> None:
+        """Keep the producer of a task whose rows are all acknowledged, or close it.
+
+        No error may fail the task, because Spark would run it again and write its rows twice.
+        """
         producer.take_deliveries()
         may_stay = producer.topics_written <= MANY_TOPICS
-        with self._lock:
+        # RuntimeError: no thread can be started for the timer.
+        with self._lock, suppress(RuntimeError):
             if may_stay and key not in self._kept:
                 timer = self._after(IDLE_S, lambda: self._close_idle(key))
                 self._kept[key] = _Kept(producer, timer)
                 return
-        producer.close()
+        _discard(producer)
 
     def _close_idle(self, key: _Key) -> None:
         """Close the idle producer of a key.
@@ -118,7 +123,16 @@ class ProducerPool:
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is not None:
-            kept.producer.close(0)
+            _discard(kept.producer)
+
+
+def _discard(producer: TaskProducer) -> None:
+    """Close a producer that no task needs. If the user's partitioner cannot be closed, go on.
+
+    `close` has logged that error. The result of the task does not depend on it.
+    """
+    with suppress(Exception, SystemExit):
+        producer.close(0)
 
 
 def _after(seconds: float, call: Callable[[], None]) -> Timer:
