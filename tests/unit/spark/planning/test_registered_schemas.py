@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import Call, RegistryServer, Reply, basic, error, guid_of
+from support.oracles.record_batches import header_pairs
 from support.spark.rows_with_schema import avro_reader
 
 from spark_kafka_sink import errors
@@ -47,6 +48,7 @@ from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
 from spark_kafka_sink.spark.planning.registered_schemas import ChosenSchema, registered
 from spark_kafka_sink.spark.planning.spark_types import column_type
+from spark_kafka_sink.spark.tasks.encoded_rows import encode_rows
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
 DERIVED = derive_schema(column_type(ORDER), "value", "Value")
@@ -616,6 +618,30 @@ def test_a_header_has_the_guid_in_place_of_the_prefix(name: str, server: Registr
     key, value = asked(server, rows(key=ORDER), {"keyFormat": "avro", **HEADER}).encodings
     assert (key.prefix, key.header) == (schema_id_prefix(2), None)
     assert value == found
+
+
+@pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])
+def test_rows_that_were_read_with_the_header_of_an_old_schema_are_read_by_the_new_one(
+    options: dict[str, str], server: RegistryServer
+) -> None:
+    server.has_guids = True
+    server.add("elsewhere", '"int"')
+    of_value = ("__value_schema_id", b"\1" + uuid.UUID(guid_of(1)).bytes)
+    given = [("own", b"1"), of_value, ("own", b"2")]
+    row = {"id": 7, "name": "of the new schema"}
+    kind = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    columns = {
+        "value": pa.array([row, None], kind),
+        "headers": pa.array([given] * 2, pa.map_(pa.string(), pa.binary())),
+    }
+    encoded = encode_rows(pa.record_batch(columns), asked(server, more=options).encodings).batch
+    read = avro_reader(server, "t")
+    headers = [header_pairs(each) for each in encoded.column("headers")]
+    assert read(encoded.column("value")[0].as_py(), headers[0]) == row
+    own = [("own", b"1"), ("own", b"2")]
+    assert [each for each in headers[0] if each[0] == "own"] == own
+    assert encoded.column("value")[1].as_py() is None
+    assert headers[1] == own
 
 
 @pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])
