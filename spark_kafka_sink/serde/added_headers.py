@@ -72,10 +72,10 @@ def without_headers(headers: pa.Array, keys: Sequence[str]) -> pa.Array:
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     starts = np.concatenate([[0], np.cumsum(counts)])
     kept_before = np.concatenate([[0], np.cumsum(to_numpy(is_kept))])
-    kind = headers.type
-    width = np.int64 if pa.types.is_large_list(kind) else np.int32
-    offsets = pa.py_buffer(kept_before[starts].astype(width))
-    # pyarrow crashes if the entries of a map are not exactly of the map's type.
-    fields = [kind.key_field, kind.item_field] if pa.types.is_map(kind) else list(kind.value_type)
-    kept = pa.StructArray.from_arrays(entries.filter(is_kept).flatten(), fields=fields)
-    return pa.Array.from_buffers(kind, len(headers), [None, offsets], null_count=0, children=[kept])
+    offsets, kept, kind = pa.array(kept_before[starts]), entries.filter(is_kept), headers.type
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(offsets, kept, type=kind)
+    offsets = offsets.cast(pa.int32())
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, *kept.flatten(), type=kind)
+    return pa.ListArray.from_arrays(offsets, kept, type=kind)
