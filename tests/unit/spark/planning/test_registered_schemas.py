@@ -294,6 +294,53 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
     assert key.prefix == schema_id_prefix(1)
 
 
+ONE = {"keySubject": "one", "valueSubject": "one"}
+BY_RECORD = {"key_subject_name_strategy": "RECORD", "value_subject_name_strategy": "RECORD"}
+# Options with which keys and values have one subject, and the versions that it has.
+DIFFERENT: dict[str, tuple[dict[str, str], list[str]]] = {
+    "both derived": (ONE, []),
+    "the key's subject is that of the value": ({"keySubject": "t-value"}, []),
+    "the value's subject is that of the key": ({"valueSubject": "t-key"}, []),
+    "one given": ({**ONE, "valueSchema": HAND_MADE}, []),
+    "the latest version and another": ({**ONE, "valueSchema": HAND_MADE}, [DERIVED]),
+    "given with one name": ({**BY_RECORD, "keySchema": A_DEFAULT, "valueSchema": HAND_MADE}, []),
+    "two formats": ({**ONE, "valueFormat": "json_sr", "keySchema": '"string"', "valueSchema": '{"type": "string"}'}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_one_subject_gets_no_different_schemas_of_key_and_value(
+    name: str, server: RegistryServer
+) -> None:
+    options, versions = DIFFERENT[name]
+    for text in versions:
+        server.add("one", text)
+    there = {subject: list(ids) for subject, ids in server.subjects.items()}
+    kind = T.StringType() if name == "two formats" else ORDER
+    with pytest.raises(
+        ConfigException, match=r"key and value have the same subject .*: set keySub"
+    ):
+        asked(server, rows(kind, kind), options, keyFormat="avro")
+    assert server.subjects == there
+
+
+def test_one_subject_may_have_one_schema_for_key_and_value(server: RegistryServer) -> None:
+    spaced = json.dumps(json.loads(HAND_MADE), indent=1)
+    for number, options in enumerate(({}, {"keySchema": spaced, "valueSchema": HAND_MADE})):
+        kind = ORDER if options else T.LongType()
+        subject = {"keySubject": f"s{number}", "valueSubject": f"s{number}"}
+        for _ in range(2):
+            found = asked(server, rows(kind, kind), {**subject, **options}, keyFormat="avro")
+            assert [each.prefix for each in found.encodings] == [schema_id_prefix(number + 1)] * 2
+            assert server.subjects[f"s{number}"] == [number + 1]
+    # Nothing is registered if both schemas are versions already.
+    for text in (DERIVED, HAND_MADE):
+        server.add("one", text)
+    more = {"keySchema": DERIVED, "valueSchema": HAND_MADE, "auto_register_schemas": "false"}
+    key, value = asked(server, rows(ORDER, ORDER), {**ONE, **more}, keyFormat="avro").encodings
+    assert (key.prefix, value.prefix) == tuple(map(schema_id_prefix, server.subjects["one"]))
+
+
 # For keys and values: what the registry has, the options, and the calls. A column that is named
 # twice has two versions. Only the first write to new subjects has four calls, or each write whose
 # two given schemas are not the latest versions.
