@@ -1,7 +1,8 @@
-"""Adds headers to rows, after the headers that the rows already have."""
+"""Adds headers to rows, after the headers that the rows already have, or removes headers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.records.varint import Int64s
-from spark_kafka_sink.serde.row_rules import header_lists
+from spark_kafka_sink.serde.row_rules import header_lists, to_numpy
 
 
 class AddedHeader(NamedTuple):
@@ -53,3 +54,28 @@ def with_added_headers(
     )
     offsets = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=rows))])
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), entries)
+
+
+def without_headers(headers: pa.Array, keys: Sequence[str]) -> pa.Array:
+    """Return each row's headers, except those with one of the keys, in a column of the same type.
+
+    If no row has such a header, return the column itself.
+    """
+    lists = header_lists(headers)
+    entries = lists.flatten()
+    names = next(each for each in entries.type if each.name.lower() == "key")
+    found = entries.field(names.name)
+    removed = functools.reduce(pc.or_, [pc.equal(found, key) for key in keys])
+    if not pc.any(removed).as_py():
+        return headers
+    is_kept = pc.invert(removed).fill_null(fill_value=True)
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy()
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    kept_before = np.concatenate([[0], np.cumsum(to_numpy(is_kept))])
+    offsets, kept, kind = pa.array(kept_before[starts]), entries.filter(is_kept), headers.type
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(offsets, kept, type=kind)
+    offsets = offsets.cast(pa.int32())
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, *kept.flatten(), type=kind)
+    return pa.ListArray.from_arrays(offsets, kept, type=kind)

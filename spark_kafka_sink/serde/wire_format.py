@@ -21,4 +21,9 @@ def schema_id_prefix(schema_id: int) -> bytes:
 
 def schema_id_header(column: str, guid: str) -> tuple[str, bytes]:
     """Return the header (key, value) for a column. value: the byte 1 and the GUID's 16 bytes."""
-    return f"__{column}_schema_id", _HEADER_MAGIC + uuid.UUID(guid).bytes
+    return schema_id_header_key(column), _HEADER_MAGIC + uuid.UUID(guid).bytes
+
+
+def schema_id_header_key(column: str) -> str:
+    """Return the key of the header for a column. Confluent's deserializers look for it first."""
+    return f"__{column}_schema_id"

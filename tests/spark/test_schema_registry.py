@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.brokers import fetch_kafka
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.registry_server import RegistryServer, Reply, basic, registry_server
-from support.oracles.readers import Record, read_with_confluent, wait_for_transactions
+from support.oracles.readers import read_with_confluent, wait_for_transactions
 from support.spark.rows_with_schema import (
     EMPTY,
     FULL,
@@ -64,9 +64,12 @@ def options_of(registry: RegistryServer) -> dict[str, str]:
     }
 
 
-def without_nan(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def without_nan(rows: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any] | None]:
     """Return rows with text for NaN, so that they can be compared."""
-    return [{name: _shown(value) for name, value in row.items()} for row in rows]
+    return [
+        None if row is None else {name: _shown(value) for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def _shown(value: object) -> object:
@@ -82,6 +85,17 @@ def found(registry: RegistryServer, kafka: KafkaCluster, topic: str) -> dict[int
     """Return the values in a topic, by their key."""
     values = values_by_key(kafka, topic, avro_reader(registry, topic, user_info=USER))
     return {int(key): value for key, value in values.items()}
+
+
+def assert_both_read_orders(
+    spark: SparkSession, registry: RegistryServer, kafka: KafkaCluster, topic: str, count: int
+) -> None:
+    """Check that Confluent's client and Spark read the values of `order` in a topic."""
+    assert found(registry, kafka, topic) == expected_orders(count)
+    records = read_with_confluent(kafka.bootstrap, topic)
+    data = {int(each.key or b""): each.value for each in records}
+    values = [data[number] for number in range(count)]
+    assert_spark_reads(spark, registry, values, list(expected_orders(count).values()))
 
 
 def test_whole_rows_of_every_type_are_read_back_by_both(
@@ -103,30 +117,40 @@ def test_whole_rows_of_every_type_are_read_back_by_both(
     assert keys == [{"id": row["id"]} for row in ROWS]
     values = [readers["value"](each.value) for each in records]
     assert without_nan(values) == without_nan(ROWS)
-    if fetch_kafka.takes_jvm_sink():
-        assert_spark_reads(spark, records, registry, topic, frame)
+    assert_spark_reads(spark, registry, [each.key for each in records], keys)
+    collected = [row.asDict(recursive=True) for row in frame.collect()]
+    assert_spark_reads(spark, registry, [each.value for each in records], collected)
 
 
 def assert_spark_reads(
     spark: SparkSession,
-    records: list[Record],
     registry: RegistryServer,
-    topic: str,
-    frame: DataFrame,
+    data: Sequence[bytes | None],
+    expected: Sequence[Mapping[str, Any] | None],
 ) -> None:
-    """Check that Spark's from_avro reads the same rows."""
+    """Check that Spark's from_avro reads the expected rows, if this Spark has a from_avro.
+
+    data: keys or values. All of them have the same schema.
+    """
+    if not fetch_kafka.takes_jvm_sink():
+        return
     from pyspark.sql.avro.functions import from_avro
 
     if (problem := fetch_kafka.missing_spark_avro()) is not None:
         pytest.skip(problem)
-    (version,) = registry.subjects[f"{topic}-value"]
-    schema = registry.schemas[version]["schema"]
-    data = spark.createDataFrame([(each.value,) for each in records], "value BINARY")
-    read = data.select(from_avro(F.expr("substring(value, 6)"), schema).alias("row")).select(
-        "row.*"
-    )
-    rows = [[row.asDict(recursive=True) for row in each.collect()] for each in (read, frame)]
-    assert without_nan(rows[0]) == without_nan(rows[1])
+    (schema_id,) = {schema_id_of(each) for each in data if each is not None}
+    schema = registry.schemas[schema_id]["schema"]
+    # The number keeps the order.
+    frame = spark.createDataFrame(list(enumerate(data)), "number INT, data BINARY")
+    row = from_avro(F.expr("substring(data, 6)"), schema).alias("row")
+    read = [each.row for each in frame.orderBy("number").select(row).collect()]
+    rows = [each and each.asDict(recursive=True) for each in read]
+    assert without_nan(rows) == without_nan(expected)
+
+
+def schema_id_of(data: bytes) -> int:
+    """Return the schema id in the prefix of a key or value."""
+    return int.from_bytes(data[1:5], "big")
 
 
 THOUSAND: Final = pytest.param(1000, marks=pytest.mark.long(reason="its 1,000 tasks take a while"))
@@ -180,7 +204,11 @@ def test_ids_in_headers(
     topic = new_topic(3)
     registry.has_guids = True
     registry.add(f"{topic}-value", ORDER)
-    own = F.create_map(F.lit("own"), F.col("id").cast("string").cast("binary"))
+    # As in a topic that Spark copies: rows may have a header about the schema of their old bytes.
+    own = F.create_map(
+        *(F.lit("__value_schema_id"), F.lit(b"\1" + bytes(16))),
+        *(F.lit("own"), F.col("id").cast("string").cast("binary")),
+    )
     # Confluent's client for Python does not read data of fewer than 6 bytes.
     key = F.struct(F.format_string("order-%d", "id").alias("id")).alias("key")
     rows = spark.range(0, 100, 1, 2).select(key, order(), own.alias("headers"))
@@ -226,7 +254,7 @@ def test_a_stream_and_write_batch_ask_once(
         assert len(query.recentProgress) > 1
         subject = f"/subjects/{topics[number]}-value/versions"
         assert registry.asked() == [f"GET {subject}/latest", f"POST {subject}"]
-        assert found(registry, kafka, topics[number]) == expected_orders(40)
+        assert_both_read_orders(spark, registry, kafka, topics[number], 40)
         registry.asked()
 
 
@@ -256,6 +284,49 @@ def test_with_atomic_layout_micro_batches_ask_once_and_survive_a_registry_that_i
     assert asked == [[f"GET /subjects/{topic}-value/versions/latest"], [], [], []]
     registry.fault = lambda call: None
     assert found(registry, kafka, topic) == expected_orders(40)
+
+
+def test_a_micro_batch_has_one_schema_and_a_stream_goes_on_without_the_registry(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    registry: RegistryServer,
+    tmp_path: Path,
+) -> None:
+    topic, folder = new_topic(2), str(tmp_path / "rows")
+    first = registry.add(f"{topic}-value", ORDER)
+    more = {"name": "note", "type": "string", "default": "new"}
+    spark.range(0, 20, 1, 1).write.parquet(folder)
+    stream = numbered(spark.readStream.schema("id BIGINT").parquet(folder).repartition(3))
+    writer = stream.writeStream.format("pykafka").options(**options_of(registry))
+    writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic)
+    writer = writer.option("latest.cache.ttl.sec", "0")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        registry.asked()
+        registry.fault = lambda call: Reply(503, {}, {"Retry-After": "0"})
+        spark.range(20, 40, 1, 1).write.mode("append").parquet(folder)
+        query.processAllAvailable()
+        assert registry.asked()
+        registry.fault = lambda call: None
+        # A new version counts from the next micro-batch on.
+        second = registry.add(f"{topic}-value", {**ORDER, "fields": [*ORDER["fields"], more]})
+        spark.range(40, 60, 1, 1).write.mode("append").parquet(folder)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    records = read_with_confluent(kafka.bootstrap, topic)
+    ids: list[set[int]] = [set(), set(), set()]
+    for each in records:
+        if each.value is not None:
+            ids[int(each.key or b"") // 20].add(schema_id_of(each.value))
+    assert ids == [{first}, {first}, {second}]
+    expected = {
+        number: value and (value if number < 40 else {**value, "note": "new"})
+        for number, value in expected_orders(60).items()
+    }
+    assert found(registry, kafka, topic) == expected
 
 
 def test_atomic_layout_takes_encoded_keys_if_a_column_has_every_partition(
@@ -303,7 +374,7 @@ def test_exactly_once(
         options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic, **given}
         frame = atomic_layout(frame, options)
     save(frame, kafka.bootstrap, topic, **given)
-    assert found(registry, kafka, topic) == expected_orders(20)
+    assert_both_read_orders(spark, registry, kafka, topic, 20)
 
 
 @pytest.mark.parametrize("value_format", ["avro", "json_sr"])
@@ -353,6 +424,11 @@ def test_a_micro_batch_that_runs_twice_is_written_once(
         records = read_with_confluent(kafka.bootstrap, topic)
         found = [(read_key(each.key), read_value(each.value)) for each in records]
         assert sorted(found, key=lambda row: row[1]["id"]) == expected
+        keys = [each.key for each in records]
+        assert_spark_reads(spark, registry, keys, [key for key, _ in found])
+        if value_format == "avro":
+            values = [each.value for each in records]
+            assert_spark_reads(spark, registry, values, [value for _, value in found])
         # Without the mark of its end, Spark runs the micro-batch again.
         (checkpoint / "commits" / "0").unlink()
         (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)

@@ -224,7 +224,7 @@ def _written(
     latest = client.latest(subject)
     if latest is not None and _is_in_context(client, latest, subject):
         _check_rules(latest, f"the latest version of subject {subject!r}")
-        if _is_same(latest.schema, schema):
+        if is_same_schema(latest.schema, schema):
             return ChosenSchema(schema.text, latest.schema_id, referenced, guid=latest.guid)
     if settings.auto_register:
         return ChosenSchema(schema.text, None, referenced, subject, schema.references)
@@ -330,7 +330,7 @@ def _is_in_context(client: SchemaRegistryClient, found: RegisteredSchema, subjec
     return context_of(found.subject) in {"", *({context} if context else client.contexts)}
 
 
-def _is_same(one: Schema, other: Schema) -> bool:
+def is_same_schema(one: Schema, other: Schema) -> bool:
     """Return whether two schemas are the same except for whitespace and the order of keys."""
     first, second = ((each.schema_type, each.references) for each in (one, other))
     return first == second and _plain(one.text) == _plain(other.text)

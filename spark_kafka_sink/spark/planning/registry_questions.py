@@ -26,6 +26,7 @@ from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.model import Secret
+from spark_kafka_sink.schema_registry.schemas import Schema
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
 from spark_kafka_sink.serde.column_types import without_nullability
 from spark_kafka_sink.serde.wire_format import schema_id_header
@@ -42,7 +43,9 @@ from spark_kafka_sink.spark.planning.registered_schemas import (
     RulesException,
     SchemaFormat,
     choose_schema,
+    is_same_schema,
     registered,
+    subject_of,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +74,13 @@ class RegistryQuestion:
     def is_about_one_schema(self) -> bool:
         """Whether the options set the schema. If so, the registry always returns the same one."""
         return self.settings.schema_id is not None or self.schema_format.given() is not None
+
+    @property
+    def subject(self) -> str | None:
+        """The subject of the column, or None if use.schema.id chooses the schema."""
+        if self.settings.schema_id is not None:
+            return None
+        return subject_of(self.settings, self.column, self.topic, self.schema_format)
 
     @property
     def digest(self) -> str:
@@ -128,11 +138,13 @@ def answers(
 
     may_remember: whether to reuse schemas that were chosen for earlier writes. A schema that was
     already chosen for the same write is always reused. Raise ConfigException, DataException and
-    RestClientException as `choose_schema`, and DataException if a schema has rules.
+    RestClientException as `choose_schema`, and DataException if a schema has rules. Also raise
+    ConfigException if two columns have one subject, and a schema of its own would be registered.
     """
     connection = _Connection(config)
     try:
         found = [connection.chosen(each, may_remember=may_remember) for each in questions]
+        _check_subjects(questions, found)
         return [connection.encoding(*each) for each in zip(questions, found, strict=True)]
     except RulesException as error:
         raise DataException(str(error)) from None
@@ -146,6 +158,28 @@ class _Choice(NamedTuple):
 
     schema: ChosenSchema
     kept: KeptSchema | None = None
+
+
+def _check_subjects(questions: Sequence[RegistryQuestion], choices: Sequence[_Choice]) -> None:
+    """Raise ConfigException if a column's new schema would replace that of the other column.
+
+    This is so if both columns have the same subject. Two versions that are registered already may
+    differ.
+    """
+    if len(questions) == 1 or all(each.schema.schema_id is not None for each in choices):
+        return
+    subjects = [each.subject for each in questions]
+    key, value = (
+        Schema(choice.schema.text, own.schema_type, own.given_references())
+        for own, choice in zip((each.schema_format for each in questions), choices, strict=True)
+    )
+    if subjects[0] == subjects[1] and not is_same_schema(key, value):
+        message = (
+            f"key and value have the same subject {subjects[0]!r}, but different schemas, so one "
+            "schema would be registered as a new version of the other: set keySubject or "
+            "valueSubject to another subject"
+        )
+        raise ConfigException(message)
 
 
 class _Connection:

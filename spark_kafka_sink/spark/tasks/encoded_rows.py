@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
+from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers, without_headers
 from spark_kafka_sink.serde.avro_encoder import RowFault, encode_avro
 from spark_kafka_sink.serde.bad_rows import FAULTS
 from spark_kafka_sink.serde.json_encoder import encode_json
 from spark_kafka_sink.serde.json_rows import json_texts
 from spark_kafka_sink.serde.json_schema import JsonPlan
 from spark_kafka_sink.serde.row_rules import to_numpy
+from spark_kafka_sink.serde.wire_format import schema_id_header_key
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.tasks.dead_letters import BadBatch
 
@@ -64,7 +65,15 @@ def _with_headers(
 
     An encoding may add one header to each row in which its column is not null. With
     is_encoded=False, add no headers. The returned columns still have the same types as with True.
+    Rows that were read from Kafka may have headers about the schemas of their old bytes. Remove
+    these headers from every row: deserializers would read the new bytes with the old schema.
     """
+    number = batch.schema.get_field_index("headers")
+    found = None if number < 0 else batch.column(number)
+    if found is not None:
+        keys = [schema_id_header_key(encoding.column) for encoding in encodings]
+        found = without_headers(found, keys)
+        batch = batch.set_column(number, "headers", found)
     added = []
     for encoding in encodings:
         if encoding.header is not None:
@@ -75,8 +84,6 @@ def _with_headers(
             added.append(AddedHeader(key, rows, values))
     if not added:
         return batch
-    number = batch.schema.get_field_index("headers")
-    found = None if number < 0 else batch.column(number)
     headers = with_added_headers(found, batch.num_rows, added)
     if found is None:
         return batch.append_column("headers", headers)

@@ -1588,12 +1588,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:_is_header_serializer",
                 "spark/planning/encodings.py:_check_effects_of_registry",
                 "spark/planning/registered_schemas.py:subject_of",
+                "spark/planning/registry_questions.py:_check_subjects",
             ),
             tests=(
                 "unit/schema_registry/test_settings.py::test_an_invalid_value_is_refused",
                 "unit/schema_registry/test_settings.py::test_without_a_url_there_is_no_registry",
                 "unit/schema_registry/test_settings.py::test_a_url_option_that_names_no_url_is_refused",
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
+                "unit/spark/planning/test_registered_schemas.py::test_one_subject_gets_no_different_schemas_of_key_and_value",
             ),
         ),
         Entry(

@@ -168,3 +168,12 @@ def kafka_python_batch(rows: Sequence[Row], producer: Producer = NO_PRODUCER) ->
 def without_leader_epoch(batch: bytes) -> bytes:
     """Remove the field that only a broker sets: producers write -1 (Java) or 0 (kafka-python)."""
     return batch[: _LEADER_EPOCH.start] + batch[_LEADER_EPOCH.stop :]
+
+
+def header_pairs(row: pa.Scalar) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a row: a map, or an array of structs with names in any case."""
+    found = row.as_py() or []
+    if pa.types.is_map(row.type):
+        return list(found)
+    folded = [{name.lower(): each for name, each in entry.items()} for entry in found]
+    return [(each["key"], each["value"]) for each in folded]

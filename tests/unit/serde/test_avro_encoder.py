@@ -121,8 +121,12 @@ def _time(unit_of_avro: int) -> Callable[[random.Random, pa.DataType], tuple[int
 
 
 def _number(chance: random.Random) -> float:
-    made = chance.choice([0.0, -0.0, 1.5, float("inf"), chance.gauss(0, 1e6)])
+    made = chance.choice([0.0, -0.0, 1.5, float("inf"), float("nan"), chance.gauss(0, 1e6)])
     return float(struct.unpack("<f", struct.pack("<f", made))[0])
+
+
+def _small_number(chance: random.Random) -> float:
+    return chance.choice([-0.0, float("-inf"), float("nan"), 1.5 * chance.randint(-9, 9)])
 
 
 def _decimal(fixed: int = 0) -> Callable[[random.Random, pa.DataType], tuple[Decimal, bytes]]:
@@ -172,9 +176,7 @@ TYPES_OF_AVRO: dict[str, Kind] = {
     "int": Kind("int", _INTS, _int_of),
     "int of bigint": Kind("int", (pa.int64(),), _same(_integer(32))),
     "long": Kind("long", (*_INTS, pa.int64(), pa.uint32()), _int_of),
-    "float": Kind(
-        "float", (pa.float32(), pa.float16()), _same(lambda chance: 1.5 * chance.randint(-9, 9))
-    ),
+    "float": Kind("float", (pa.float32(), pa.float16()), _same(_small_number)),
     "double": Kind("double", (pa.float32(), pa.float64()), _same(_number)),
     "string": Kind("string", _TEXTS, _same(_text)),
     "bytes": Kind("bytes", _BYTES, _same(lambda chance: chance.randbytes(chance.randint(0, 40)))),
@@ -272,8 +274,23 @@ class Maker:
         made = [kind.value(self._chance, type_) for _ in range(rows)]
         inputs = [each[0] if there else None for each, there in zip(made, valid, strict=True)]
         plain = type_.value_type if pa.types.is_dictionary(type_) else type_
-        array = arrow_array(inputs, plain)
-        return Column(self._named(kind.schema), array.cast(type_), [each[1] for each in made])
+        # pyarrow 26 concatenates dictionaries of float16 wrongly.
+        if plain is type_ and type_ != pa.float16() and self._chance.random() < 0.2:
+            array = self._dictionary(inputs, type_)
+        else:
+            array = arrow_array(inputs, plain).cast(type_)
+        return Column(self._named(kind.schema), array, [each[1] for each in made])
+
+    def _dictionary(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """Return a dictionary column without a null in its dictionary.
+
+        pyarrow flattens no fixed-size lists and no list views of dictionaries with nulls.
+        """
+        order = self._chance.sample(range(len(values)), len(values))
+        order = [row for row in order if values[row] is not None]
+        words = arrow_array([values[row] for row in order], kind).cast(kind)
+        places = [order.index(row) if row in order else None for row in range(len(values))]
+        return pa.DictionaryArray.from_arrays(pa.array(places, pa.int16()), words)
 
     def _named(self, schema: Json) -> Json:
         if isinstance(schema, dict) and "name" in schema:
@@ -333,9 +350,11 @@ class Maker:
         offsets = [int(each) for each in np.cumsum([2, *counts])]
         items = self.column(offsets[-1] + 1, depth - 1)
         keys = [f"{number} {_text(self._chance)}" for number in range(len(items.values))]
+        kind = self._any(*_TEXTS)
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         array = pa.MapArray.from_arrays(
             pa.array(offsets, pa.int32()),
-            pa.array(keys, pa.string()),
+            arrow_array(keys, plain).cast(kind),
             items.array,
             mask=pa.array([not there for there in valid], pa.bool_()),
         )
@@ -382,12 +401,20 @@ def test_a_null_struct_hides_values_that_are_not_of_their_type(
     assert rows_of(schema, rows) == with_fastavro(schema, [{"a": written}, None])
 
 
+def made_of(chance: random.Random) -> Column:
+    """Return a column of a record batch, or of a slice of one."""
+    made = Maker(chance).column(chance.choice([0, 1, 3, 8, 20]))
+    start = chance.choice([0, chance.randint(0, len(made.values))])
+    batch = pa.record_batch({"value": made.array}).slice(start)
+    return made._replace(array=batch.column("value"), values=made.values[start:])
+
+
 # A smaller seed is no simpler a column, so nothing is gained by looking for one.
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.integers(0, 2**64))
 def test_rows_are_byte_for_byte_those_of_fastavro(seed: int) -> None:
     chance = random.Random(seed)
-    column = Maker(chance).column(chance.choice([0, 1, 3, 8, 20]))
+    column = made_of(chance)
     prefix = chance.choice([b"", PREFIX])
     expected = with_fastavro(column.schema, column.values, prefix)
     assert rows_of(column.schema, column.array, prefix) == expected
@@ -397,7 +424,7 @@ def test_rows_are_byte_for_byte_those_of_fastavro(seed: int) -> None:
 @given(st.integers(0, 2**64))
 def test_rows_are_the_same_if_they_are_encoded_in_slices(seed: int) -> None:
     chance = random.Random(seed)
-    column = Maker(chance).column(chance.choice([0, 1, 3, 8, 20]))
+    column = made_of(chance)
     expected = with_fastavro(column.schema, column.values, PREFIX)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{encode_avro.__module__}._MOST_BYTES", chance.choice([0, 500, 2000]))

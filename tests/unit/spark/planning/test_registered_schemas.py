@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import Call, RegistryServer, Reply, basic, error, guid_of
+from support.oracles.record_batches import header_pairs
 from support.spark.rows_with_schema import avro_reader
 
 from spark_kafka_sink import errors
@@ -47,6 +48,7 @@ from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
 from spark_kafka_sink.spark.planning.registered_schemas import ChosenSchema, registered
 from spark_kafka_sink.spark.planning.spark_types import column_type
+from spark_kafka_sink.spark.tasks.encoded_rows import encode_rows
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
 DERIVED = derive_schema(column_type(ORDER), "value", "Value")
@@ -290,6 +292,53 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
     server.asked()
     (key,) = asked(server, only_key, more=options).encodings
     assert key.prefix == schema_id_prefix(1)
+
+
+ONE = {"keySubject": "one", "valueSubject": "one"}
+BY_RECORD = {"key_subject_name_strategy": "RECORD", "value_subject_name_strategy": "RECORD"}
+# Options with which keys and values have one subject, and the versions that it has.
+DIFFERENT: dict[str, tuple[dict[str, str], list[str]]] = {
+    "both derived": (ONE, []),
+    "the key's subject is that of the value": ({"keySubject": "t-value"}, []),
+    "the value's subject is that of the key": ({"valueSubject": "t-key"}, []),
+    "one given": ({**ONE, "valueSchema": HAND_MADE}, []),
+    "the latest version and another": ({**ONE, "valueSchema": HAND_MADE}, [DERIVED]),
+    "given with one name": ({**BY_RECORD, "keySchema": A_DEFAULT, "valueSchema": HAND_MADE}, []),
+    "two formats": ({**ONE, "valueFormat": "json_sr", "keySchema": '"string"', "valueSchema": '{"type": "string"}'}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_one_subject_gets_no_different_schemas_of_key_and_value(
+    name: str, server: RegistryServer
+) -> None:
+    options, versions = DIFFERENT[name]
+    for text in versions:
+        server.add("one", text)
+    there = {subject: list(ids) for subject, ids in server.subjects.items()}
+    kind = T.StringType() if name == "two formats" else ORDER
+    with pytest.raises(
+        ConfigException, match=r"key and value have the same subject .*: set keySub"
+    ):
+        asked(server, rows(kind, kind), options, keyFormat="avro")
+    assert server.subjects == there
+
+
+def test_one_subject_may_have_one_schema_for_key_and_value(server: RegistryServer) -> None:
+    spaced = json.dumps(json.loads(HAND_MADE), indent=1)
+    for number, options in enumerate(({}, {"keySchema": spaced, "valueSchema": HAND_MADE})):
+        kind = ORDER if options else T.LongType()
+        subject = {"keySubject": f"s{number}", "valueSubject": f"s{number}"}
+        for _ in range(2):
+            found = asked(server, rows(kind, kind), {**subject, **options}, keyFormat="avro")
+            assert [each.prefix for each in found.encodings] == [schema_id_prefix(number + 1)] * 2
+            assert server.subjects[f"s{number}"] == [number + 1]
+    # Nothing is registered if both schemas are versions already.
+    for text in (DERIVED, HAND_MADE):
+        server.add("one", text)
+    more = {"keySchema": DERIVED, "valueSchema": HAND_MADE, "auto_register_schemas": "false"}
+    key, value = asked(server, rows(ORDER, ORDER), {**ONE, **more}, keyFormat="avro").encodings
+    assert (key.prefix, value.prefix) == tuple(map(schema_id_prefix, server.subjects["one"]))
 
 
 # For keys and values: what the registry has, the options, and the calls. A column that is named
@@ -616,6 +665,30 @@ def test_a_header_has_the_guid_in_place_of_the_prefix(name: str, server: Registr
     key, value = asked(server, rows(key=ORDER), {"keyFormat": "avro", **HEADER}).encodings
     assert (key.prefix, key.header) == (schema_id_prefix(2), None)
     assert value == found
+
+
+@pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])
+def test_rows_that_were_read_with_the_header_of_an_old_schema_are_read_by_the_new_one(
+    options: dict[str, str], server: RegistryServer
+) -> None:
+    server.has_guids = True
+    server.add("elsewhere", '"int"')
+    of_value = ("__value_schema_id", b"\1" + uuid.UUID(guid_of(1)).bytes)
+    given = [("own", b"1"), of_value, ("own", b"2")]
+    row = {"id": 7, "name": "of the new schema"}
+    kind = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    columns = {
+        "value": pa.array([row, None], kind),
+        "headers": pa.array([given] * 2, pa.map_(pa.string(), pa.binary())),
+    }
+    encoded = encode_rows(pa.record_batch(columns), asked(server, more=options).encodings).batch
+    read = avro_reader(server, "t")
+    headers = [header_pairs(each) for each in encoded.column("headers")]
+    assert read(encoded.column("value")[0].as_py(), headers[0]) == row
+    own = [("own", b"1"), ("own", b"2")]
+    assert [each for each in headers[0] if each[0] == "own"] == own
+    assert encoded.column("value")[1].as_py() is None
+    assert headers[1] == own
 
 
 @pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from support.oracles.record_batches import header_pairs
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.records.record_limits import RecordLimits
@@ -266,6 +267,39 @@ def test_rows_get_the_headers_of_their_encodings(name: str) -> None:
         found = [[(each["key"], each["value"]) for each in row] for row in lists]
         assert found == expected[start:]
         assert encoded.column("key").to_pylist() == [b"x", None, b"x", None][start:]
+
+
+OLD: list[list[tuple[str, bytes | None]] | None] = [
+    [("__value_schema_id", b"1"), ("a", b"2"), ("__key_schema_id", None)],
+    None,
+    [("__key_schema_id", b"1")],
+    [],
+    [("a", None), ("__value_schema_id", b"2"), ("a_schema_id", b"3"), ("__value_schema_id", b"")],
+    [("a", b"3")],
+]
+MAP = pa.map_(pa.string(), pa.binary())
+STRUCTS = pa.struct([("VALUE", pa.binary()), ("key", pa.large_string())])
+
+
+@pytest.mark.parametrize("columns", [("value",), ("key", "value")])
+@pytest.mark.parametrize("kind", [MAP, pa.list_(STRUCTS), pa.large_list(STRUCTS)], ids=str)
+def test_headers_about_the_schemas_of_old_bytes_are_removed(
+    kind: pa.DataType, columns: tuple[str, ...]
+) -> None:
+    """Deserializers look for these headers first. Also plain Avro and null rows have none."""
+    given: Any = OLD
+    if not pa.types.is_map(kind):
+        given = [row and [{"key": key, "VALUE": value} for key, value in row] for row in OLD]
+    headers = pa.array(given, kind)
+    removed = [f"__{each}_schema_id" for each in columns]
+    expected = [[each for each in row or () if each[0] not in removed] for row in OLD]
+    batch = pa.record_batch({"key": [None] * 6, "value": ["x", None] * 3, "headers": headers})
+    encodings = [ColumnEncoding(each, JsonPlan()) for each in columns]
+    for start in (0, 1, 3, 5, 6):
+        found = encode_rows(batch.slice(start), encodings).batch.column("headers")
+        found.validate(full=True)
+        assert found.type == kind
+        assert [header_pairs(each) for each in found] == expected[start:]
 
 
 def test_headers_are_added_to_good_rows_only() -> None:
