@@ -150,7 +150,7 @@ def year_month_interval() -> pa.DataType:
         changed = described[:place] + bytes([0]) + described[place + 1 :]
         with suppress(pa.ArrowInvalid, OSError):
             found = pa.ipc.read_schema(pa.py_buffer(changed))[0].type
-            if found.id == pa.lib.Type_INTERVAL_MONTHS:
+            if str(found) == "month_interval":
                 return found
     raise AssertionError(described)
 
