@@ -96,7 +96,8 @@ class ExactlyOnce:
         if checkpoint is None:
             message = (
                 f"exactlyOnce={self.mode.value} needs to know which stream this is: set the option "
-                "txnAppId, or checkpointLocation on this stream, not only in the session"
+                "txnAppId, or checkpointLocation on this stream, not only in the session (Spark "
+                "Connect may hide the session's setting because of spark.redaction.regex)"
             )
             raise ConfigException(message)
         app_id = app_id_of_checkpoint(checkpoint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 
@@ -16,6 +16,9 @@ from spark_kafka_sink.errors import DataException, IllegalArgumentException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Spark begins the name of the folder with this word, on drivers only.
+_DRIVERS_FOLDER: Final = "userFiles-"
 
 
 def change_setting(
@@ -35,17 +38,19 @@ def change_setting(
 
 
 def driver_folder() -> Path | None:
-    """Return the folder of SparkFiles, or None if no SparkContext runs.
+    """Return the folder of the driver's files, or None if no SparkContext runs.
 
-    All processes of a driver have the same folder. With Spark Connect, only the processes of one
-    session have the same folder. Each executor has its own folder.
+    All processes of a driver have the same folder. With Spark Connect or with
+    spark.sql.artifact.isolation.enabled, the SparkFiles of Spark's Python processes are in a folder
+    of their session, which is in the driver's folder. Each executor has its own folder.
     """
     try:
         from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
 
-        return Path(SparkFiles.getRootDirectory())
+        folder = Path(SparkFiles.getRootDirectory())
     except (AssertionError, ImportError):  # AssertionError: there is no SparkContext
         return None
+    return folder.parent if folder.parent.name.startswith(_DRIVERS_FOLDER) else folder
 
 
 def is_connect(of: object) -> bool:

@@ -1,4 +1,4 @@
-"""Spark's Python processes: checks before the sink is imported, and settings of the process.
+"""Spark's Python processes: checks before the sink is used, and settings of the process.
 
 A module may be missing, because pip does not install pyspark with the sink, and `--py-files` ships
 no C extensions. Without these checks, the error would be the last line of a long traceback.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import pickle
 import platform
 import re
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import __version__
 
 # The modules that the sink needs, with their oldest versions, as in pyproject.toml.
 NEEDED: Final = {
@@ -78,6 +83,36 @@ def check_versions() -> None:
                 "pip, or ship an environment that has one by --archives"
             )
             raise ImportError(message, name=name)
+
+
+# A digest of the fields of all pickled classes; python -m support.house.build_digest makes it.
+_FIELDS: Final = "dc9d07f3"
+BUILD: Final = f"{__version__} (build {_FIELDS})"
+
+
+def pickled(kind: type, state: dict[str, Any]) -> tuple[Callable[..., object], tuple[str, bytes]]:
+    """Return what `__reduce__` of a class returns, so that only the same build unpickles objects.
+
+    Another build would take the fields of objects for other ones.
+    """
+    return unpickled, (BUILD, pickle.dumps((kind, state)))
+
+
+def unpickled(build: str, content: bytes) -> object:
+    """Return the object that `pickled` has pickled. All builds have this function.
+
+    Raise ConfigException if the object was pickled by another build.
+    """
+    if build != BUILD:
+        message = (
+            f"the spark-kafka-sink of {sys.executable} on {platform.node()} is {BUILD}, but that "
+            f"of the driver is {build}: install the same one on the driver and on all executors"
+        )
+        raise ConfigException(message)
+    kind, state = pickle.loads(content)  # noqa: S301 - of the same driver as the call
+    made = kind.__new__(kind)
+    vars(made).update(state)
+    return made
 
 
 def _release(version: str) -> list[int]:

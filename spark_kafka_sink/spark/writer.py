@@ -9,7 +9,7 @@ reason, the modules of tasks and of commits are imported only when they are need
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
-from spark_kafka_sink.spark.worker import freeze_imports
+from spark_kafka_sink.spark.worker import freeze_imports, pickled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,6 +73,9 @@ class _OptionsOfTasks:
         self._compression = options.producer.compression_type
         self._trace = options.trace
         self._write_id = options.write_id
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, bytes]]:
+        return pickled(type(self), vars(self))
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.documents.named_tests import ROOT
-from support.house import code_lines, one_batch, rooms, sample, words
+from support.house import build_digest, code_lines, one_batch, rooms, sample, words
 
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
@@ -167,6 +167,17 @@ def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
 def test_an_arrow_that_follows_from_others_is_left_out() -> None:
     imports = {"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset[str]()}
     assert list(rooms.reduced(imports)) == [("a", "b"), ("b", "c")]
+
+
+def test_the_digest_of_builds_is_that_of_the_pickled_classes() -> None:
+    text = build_digest.PLACE.read_text()
+    assert build_digest.written(text) == text, f"run {build_digest.COMMAND}"
+
+
+def test_the_digest_of_builds_covers_what_processes_pass_to_each_other() -> None:
+    found = {each.name for each in build_digest.pickled_classes()}
+    of_writers = {"SinkOptions", "ProducerConfig", "Plan", "CommitRecord", "JobToken", "JobTrace"}
+    assert of_writers | {"SinkCommitMessage", "AttemptTransaction", "MicroBatch"} <= found
 
 
 def questions() -> Iterator[tuple[str, list[str], list[str]]]:

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from support.brokers.kafka_cluster import KafkaCluster
 from support.pure.full_pipe import full_pipe
 from support.spark.sink import registered_for_now, save
 
-from spark_kafka_sink import last_reports, write_batch
+from spark_kafka_sink import KafkaStreamListener, MicroBatchRecord, last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import task_progress
 from spark_kafka_sink.spark.tasks.task import write_task
@@ -81,6 +82,63 @@ def test_a_job_that_fails_leaves_a_report_of_what_it_wrote(
     assert "row ten" in report["error"]
     assert report["tasks"] + report["unreported_tasks"] == 2
     assert report["rows"] == 10 * report["tasks"]
+
+
+_ISOLATION = "spark.sql.artifact.isolation.enabled"
+
+
+@pytest.fixture
+def isolated(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with artifact isolation, which PySpark turns off in contexts that it makes itself.
+
+    Its planning and committing processes have a folder of their own in SparkFiles.
+    """
+    assert spark.sparkContext._jsc is not None
+    settings = spark.sparkContext._jsc.sc().conf()
+    before = settings.get(_ISOLATION)
+    settings.set(_ISOLATION, "true")
+    session = spark.newSession()
+    assert session.conf.get(_ISOLATION) == "true"
+    settings.set(_ISOLATION, before)
+    with registered_for_now(session):
+        yield session
+
+
+def test_reports_of_a_session_with_isolated_artifacts_reach_the_program(
+    isolated: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, records = new_topic(1), Queue[MicroBatchRecord]()
+    save(isolated.range(7).selectExpr("'x' AS value"), kafka.bootstrap, topic)
+    (report,) = last_reports(isolated, 1)
+    assert (report["rows"], report["partitions"][0]["topic"]) == (7, topic)
+
+    values = "CASE WHEN id = 1 THEN raise_error('row one') ELSE 'x' END AS value"
+    failing = isolated.range(0, 2, 1, 1).selectExpr(values)
+    with pytest.raises(Exception, match="row one"):
+        save(failing, kafka.bootstrap, topic)
+    (report,) = last_reports(isolated, 1)
+    assert not report["complete"]
+    assert "row one" in report["error"]
+
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.txt").write_text("1\n2\n")
+    listener = KafkaStreamListener(records.put)
+    isolated.streams.addListener(listener)
+    try:
+        writer = (
+            isolated.readStream.format("text")
+            .load(str(tmp_path / "source"))
+            .writeStream.format("pykafka")
+            .option("kafka.bootstrap.servers", kafka.bootstrap)
+            .option("topic", topic)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        writer.start().awaitTermination()
+        record = records.get(timeout=60)
+    finally:
+        isolated.streams.removeListener(listener)
+    assert [each["rows"] for each in record.reports] == [2]
 
 
 def test_write_batch_adds_a_line_for_every_micro_batch(

@@ -485,6 +485,21 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "Different builds of the sink",
+            (
+                "A process of Spark has another version of the sink than the driver, or another "
+                "build of the same version. The message names the Python, the machine and both."
+            ),
+            (
+                "Install the same wheel on the driver and on all executors, or ship it with the "
+                "job. Then start the Spark application again."
+            ),
+            places=("spark/worker.py:unpickled",),
+            tests=(
+                "unit/spark/test_builds.py::test_another_build_is_refused_before_its_classes_are_looked_for",
+            ),
+        ),
+        Entry(
             "Tasks that did not report",
             "Spark committed the write without the results of some tasks, so rows may be missing.",
             "Run the job again.",

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -167,8 +168,10 @@ def test_a_stream_is_checked_as_a_stream_before_it_starts() -> None:
     )
     given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyOnce": "single"}
     check_options_and_columns_of_stream(schema, given | {"checkpointLocation": "/c"})
-    with pytest.raises(ConfigException, match="set the option txnAppId, or checkpointLocation"):
+    with pytest.raises(ConfigException, match="set the option txnAppId, or check") as refused:
         check_options_and_columns_of_stream(schema, given)
+    hint = "Spark Connect may hide the session's setting because of spark.redaction.regex"
+    assert hint in str(refused.value)
     with pytest.raises(ConfigException, match="found no txnAppId and no txnVersion"):
         check_options_and_columns(schema, given | {"checkpointLocation": "/c"})
 
@@ -270,6 +273,17 @@ def test_the_checkpoint_of_the_session_is_handed_on_where_spark_would_use_it_aga
     given = options_of_session(session, options, is_stream=True, query_name=query_name)
     assert given == found
     assert CHECKPOINT_OPTION not in options_of_session(session, options, is_stream=False)
+
+
+def test_a_write_works_if_the_platform_refuses_to_read_settings() -> None:
+    def refuse(name: str, _default: str) -> str:
+        message = f"[CONFIG_NOT_AVAILABLE] Configuration {name} is not available."
+        raise PySparkException(message)
+
+    session = cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(get=refuse)))
+    given = {"exactlyonce": "single"}
+    assert options_of_session(session, given, is_stream=True, query_name="query") == {}
+    refuse_speculation(session, given)
 
 
 def test_speculative_copies_do_not_go_with_mode_single() -> None:

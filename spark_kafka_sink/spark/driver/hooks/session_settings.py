@@ -101,4 +101,8 @@ def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> Non
 
 
 def _setting(session: SparkSession, name: str) -> str:
-    return session.conf.get(name, "") or ""
+    """Return a setting of a session; an empty string if it has none or if it cannot be read."""
+    try:
+        return session.conf.get(name, "") or ""
+    except Exception:  # noqa: BLE001 - a platform may refuse it; the write itself may work
+        return ""
