@@ -93,7 +93,8 @@ class ProducerConfig(
     """How many times a failed batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
     """The longest time from appending a record to its acknowledgement. After this time, the
-    delivery of the record fails.
+    delivery of the record fails. In a Spark task, records that wait behind others may take longer,
+    as long as the leader of their partition acknowledges others within this time.
     """
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
     """How long to wait for a response. After this time, the connection is closed and its requests
@@ -115,7 +116,8 @@ class ProducerConfig(
     """The largest request and the largest record, in bytes."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
     """How long appending waits for memory or for metadata. `append` of a large Arrow batch, which
-    is cut into slices, may wait this long for the memory of each slice.
+    is cut into slices, may wait this long for the memory of each slice. In a Spark task, the wait
+    for memory may take longer, as long as brokers acknowledge records within this time.
     """
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = field(
         name="compression.type", default="none"

@@ -80,6 +80,7 @@ class TaskProducer(BaseProducer):
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
             identity=identity,
+            is_of_task=True,
         )
 
     def join_transaction(

@@ -27,6 +27,7 @@ from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.sender import Sender, SenderConfig
@@ -50,11 +51,13 @@ def assemble(
     allow_auto_create_topics: bool = True,
     make_transactions: MakeTransactions | None = None,
     identity: str = "",
+    is_of_task: bool = False,
 ) -> tuple[ProducerState, ProducerThread]:
     """Make the `ProducerState` and the `ProducerThread` of a producer; the thread is not started.
 
     brokers: the brokers of the cluster that are known already. make_transactions: makes the state
     machine of transactions; None if there is no transactional.id. identity: see `Security`.
+    is_of_task: see `DeliveryTimeout`.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -73,8 +76,11 @@ def assemble(
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
         acls = Acls.of(config, lambda: client.principal)
-        accumulator = _make_accumulator(config)
         metadata = _make_metadata(config, retry_backoff, random, acls, allow_auto_create_topics)
+        delivery_timeout = DeliveryTimeout(
+            config.delivery_timeout_ms / 1000, metadata, is_of_task=is_of_task
+        )
+        accumulator = _make_accumulator(config, delivery_timeout)
         sequences: Sequences | None = None
         transactions: TransactionManager | None = None
         if config.enable_idempotence:
@@ -86,7 +92,7 @@ def assemble(
             metadata=metadata,
             sequences=sequences,
             retries=config.retries,
-            delivery_timeout_s=config.delivery_timeout_ms / 1000,
+            delivery_timeout=delivery_timeout,
             retry_backoff=retry_backoff,
             random=random,
             transactions=transactions,
@@ -144,12 +150,14 @@ def _rack(config: ProducerConfig) -> str | None:
     return rack
 
 
-def _make_accumulator(config: ProducerConfig) -> RecordAccumulator:
+def _make_accumulator(
+    config: ProducerConfig, delivery_timeout: DeliveryTimeout
+) -> RecordAccumulator:
     return RecordAccumulator(
         batch_size_bytes=config.batch_size,
         linger_s=config.linger_ms / 1000,
         buffer_memory_bytes=config.buffer_memory,
-        delivery_timeout_s=config.delivery_timeout_ms / 1000,
+        delivery_timeout=delivery_timeout,
         found_limit_age_s=config.metadata_max_age_ms / 1000,
         codec=codec(config.compression_type, config.compression_level),
     )

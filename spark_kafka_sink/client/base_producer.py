@@ -80,6 +80,7 @@ class BaseProducer:
         allow_auto_create_topics: bool,
         make_transactions: MakeTransactions | None = None,
         identity: str = "",
+        is_of_task: bool = False,
     ) -> None:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._config = config
@@ -96,6 +97,7 @@ class BaseProducer:
                 allow_auto_create_topics=allow_auto_create_topics,
                 make_transactions=make_transactions,
                 identity=identity,
+                is_of_task=is_of_task,
             )
             self._thread = thread
             # The I/O thread refers to these objects, so none of them may refer to the producer.

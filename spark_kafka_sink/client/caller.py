@@ -63,14 +63,14 @@ class Caller:
 
         Its check raises the error of an earlier failed delivery.
         """
-        return Call(self._deadline(), self.raise_if_unusable)
+        return Call(self._deadline(), self.raise_if_unusable, self._config.max_block_ms / 1000)
 
     def row_call(self) -> Call:
         """Return a `Call` (a deadline and a check) for rows of `send`.
 
         Its check raises no delivery errors, because the futures of the rows raise them.
         """
-        return Call(self._deadline(), self.raise_if_over)
+        return Call(self._deadline(), self.raise_if_over, self._config.max_block_ms / 1000)
 
     def _deadline(self) -> float:
         """Return the deadline of a call.

@@ -28,11 +28,12 @@ def seconds_until(deadline: float | None) -> float | None:
 class Call(NamedTuple):
     """A public call: its deadline, and a check whether it may continue.
 
-    check: called under the lock; raises if the call must end.
+    check: called under the lock; raises if the call must end. longest_s: max.block.ms in seconds.
     """
 
     deadline: float
     check: Callable[[], None]
+    longest_s: float
 
 
 class Waiters:

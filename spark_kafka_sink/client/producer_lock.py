@@ -137,13 +137,15 @@ class ProducerLock(ABC):
         deadline: float | None,
         late: Callable[[], KafkaException],
         meter: Callable[[float, float], None] | None = None,
+        extended: Callable[[], float] | None = None,
     ) -> _T:
         """Wait until `find` returns a result, and return the result.
 
         find: called under the lock after each change; returns None if there is no result yet. late:
         called under the lock after the deadline; returns the error to raise. meter: called after
-        each wait with its duration in nanoseconds, and the current time. The lock is free during a
-        wait (see `Waiters`).
+        each wait with its duration in nanoseconds, and the current time. extended: called under the
+        lock after the deadline; if it returns a later time than now, this becomes the deadline. The
+        lock is free during a wait (see `Waiters`).
         """
         came, signal = True, None
         while True:
@@ -155,7 +157,9 @@ class ProducerLock(ABC):
                 if found is not None:
                     return found
                 if not came:
-                    raise late()
+                    deadline = deadline if extended is None else extended()
+                    if deadline is None or deadline <= self._clock():
+                        raise late()
                 signal = self._waiters.add()
             started = self._clock()
             try:

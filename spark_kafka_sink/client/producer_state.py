@@ -271,9 +271,10 @@ class ProducerState(ProducerLock):
         topics: the topics of the rows, which are marked as used. to_spread: the topics with rows
         that may go to any partition. Return the `TopicLoad` of each topic in `to_spread`. The
         caller must call `release` afterwards, even if this method raises. That is not necessary
-        after `put_in`, which releases the bytes.
+        after `put_in`, which releases the bytes. In the producer of a task, max.block.ms begins
+        again whenever a broker acknowledges a batch.
         """
-        pool = self.accumulator.pool
+        pool, timeout = self.accumulator.pool, self.accumulator.delivery_timeout
 
         def take() -> dict[str, TopicLoad] | None:
             call.check()
@@ -292,7 +293,13 @@ class ProducerState(ProducerLock):
         with self.lock:
             pool.wait(pending)
             self._wake()
-        loads = self.wait(take, call.deadline, late, self.metrics.waited_for_memory)
+        loads = self.wait(
+            take,
+            call.deadline,
+            late,
+            self.metrics.waited_for_memory,
+            lambda: timeout.progress_at + call.longest_s,
+        )
         self._stop_waiting(pending)
         return loads
 

@@ -48,6 +48,7 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
@@ -80,13 +81,13 @@ class RecordAccumulator:
         batch_size_bytes: int,
         linger_s: float,
         buffer_memory_bytes: int,
-        delivery_timeout_s: float,
+        delivery_timeout: DeliveryTimeout,
         found_limit_age_s: float,
         codec: Codec,
     ) -> None:
         self._batch_size_bytes = max(1, batch_size_bytes)
         self._linger_s = linger_s
-        self._delivery_timeout_s = delivery_timeout_s
+        self.delivery_timeout = delivery_timeout
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
         # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
@@ -463,15 +464,15 @@ class RecordAccumulator:
     def expired(self, now: float) -> list[ProducerBatch]:
         """Return the batches, queued or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is sorted by age, so only expired batches are visited.
+        `_incomplete` is sorted by age, so only batches of at least this age are visited.
         """
         if self._is_withheld:
             return []
-        found = []
+        timeout, found = self.delivery_timeout, []
         for batch in self._incomplete:
-            if now < batch.created_at + self._delivery_timeout_s:
+            if now < timeout.ends_at_first(batch):
                 break
-            if not self._is_worked_on(batch):
+            if not self._is_worked_on(batch) and now >= timeout.ends_at(batch):
                 found.append(batch)
         return found
 
@@ -486,18 +487,20 @@ class RecordAccumulator:
         ]
 
     def next_expiry_at(self, now: float) -> float:
-        """Return when `expired` must be called again, which is when the oldest batch expires.
+        """Return when `expired` must be called again, which is when the next batch may expire.
 
         This ignores an expired batch that a caller is still filling or compressing. When that
         caller has finished, the I/O thread calls `expired` again.
         """
         if self._is_withheld:
             return float("inf")
+        timeout, due = self.delivery_timeout, float("inf")
         for batch in self._incomplete:
-            expires_at = batch.created_at + self._delivery_timeout_s
-            if expires_at > now or not self._is_worked_on(batch):
-                return expires_at
-        return float("inf")
+            if timeout.ends_at_first(batch) > now:
+                return min(due, timeout.ends_at_first(batch))
+            if not self._is_worked_on(batch):
+                due = min(due, timeout.ends_at(batch))
+        return due
 
     def _is_worked_on(self, batch: ProducerBatch) -> bool:
         return batch.topic_partition in self._held or batch in self._packing

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import AuthenticationException, KafkaException, Option, error_code
+from spark_kafka_sink.errors import AuthenticationException, KafkaException, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -32,6 +32,7 @@ from spark_kafka_sink.producer.batch_errors import (
     why_no_leader,
 )
 from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
+from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -95,7 +96,7 @@ class BatchCompletion:
         metadata: ClusterMetadata,
         sequences: Sequences | None,
         retries: int,
-        delivery_timeout_s: float,
+        delivery_timeout: DeliveryTimeout,
         retry_backoff: ExponentialBackoff,
         random: Random,
         transactions: BatchTransaction | None = None,
@@ -105,7 +106,7 @@ class BatchCompletion:
         self._accumulator = accumulator
         self._metadata = metadata
         self._retries = retries
-        self._delivery_timeout_s = delivery_timeout_s
+        self._delivery_timeout = delivery_timeout
         self._retry_backoff = retry_backoff
         self._random = random
         self.done = deque[ProducerBatch]()
@@ -162,13 +163,14 @@ class BatchCompletion:
             if answer.error_code == codes.NONE and batch.origin is not None:
                 # If the broker had written the original batch, it would reject the part.
                 batch.origin_not_written()
+            self._delivery_timeout.acknowledged(node_id, now)
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
             reason = reason_of(batch, answer)
             self.failed(batch, answer.error_code, reason, node_id, now, answer)
 
     def succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
-        """Complete a batch that a broker has written (or, with acks=0, that was sent)."""
+        """Complete a batch that a broker has written."""
         if batch.state is BatchState.ABANDONED:
             self._late(batch, succeeded=True)
             return
@@ -201,6 +203,7 @@ class BatchCompletion:
             batch.is_unanswered = is_unanswered
             self._late(batch, succeeded=False)
             return
+        self._delivery_timeout.failed(batch)
         decision = self._decide(batch, code, now, answer)
         batch.is_unanswered = is_unanswered
         if decision is Decision.SPLIT:
@@ -247,7 +250,7 @@ class BatchCompletion:
         return transactions is not None and transactions.is_concurrent(code, batch.attempts)
 
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
-        return now >= batch.created_at + self._delivery_timeout_s
+        return now >= self._delivery_timeout.ends_at(batch)
 
     # -- actions ----------------------------------------------------------------------------------
 
@@ -295,7 +298,7 @@ class BatchCompletion:
         elif self._is_overtaken(batch, code):
             reason = joined((reason, OVERTAKEN))
         if action is Action.RETRY and self._has_run_out(batch, now):
-            reason = joined((reason, f"{self._timeout()} has passed"))
+            reason = joined((reason, f"{self._delivery_timeout} has passed"))
         name = batch.topic_partition.topic
         if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and self._transactions is not None:
             name = self._transactions.transactional_id
@@ -323,7 +326,7 @@ class BatchCompletion:
         error = error_of_expired_batch(
             batch,
             now,
-            self._timeout(),
+            str(self._delivery_timeout),
             self._throttle(batch, leader),
             self._leader(batch, leader),
             None if leader is None else self._refusals.get(leader.id),
@@ -381,9 +384,6 @@ class BatchCompletion:
             self._transactions.batch_failed(batch, error, action)
 
     # -- messages for users -----------------------------------------------------------------------
-
-    def _timeout(self) -> str:
-        return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
         """Return a note that the batch's node throttled this client, or "" if it did not."""

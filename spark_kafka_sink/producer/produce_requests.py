@@ -38,6 +38,7 @@ from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFaile
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -49,6 +50,8 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 _LAST_PRODUCE_BY_NAME = 12
 # The error codes with which a response may name the new leader (KIP-951).
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+# With acks=0, brokers send no response. A batch that was sent counts as acknowledged.
+_SENT = PartitionProduceResponse(index=0, error_code=codes.NONE)
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
@@ -150,7 +153,7 @@ class ProduceRequests:
         self._fail_refused(sent, event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
-                self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)
+                self._completion.answered(batch, _SENT, event.node_id, now)
             return False
         for topic in event.response.responses:
             name = topic.name or sent.names.get(topic.topic_id, "")

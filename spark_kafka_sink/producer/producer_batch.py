@@ -150,6 +150,7 @@ class ProducerBatch:
         "packed",
         "parts",
         "producer",
+        "progress_at",
         "record_count",
         "record_errors",
         "records_bytes",
@@ -170,6 +171,7 @@ class ProducerBatch:
         self.base_timestamp_ms = base_timestamp_ms
         self.max_timestamp_ms = base_timestamp_ms
         self.created_at = now
+        self.progress_at = now  # see `DeliveryTimeout`
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
@@ -456,7 +458,7 @@ class ProducerBatch:
         """
         self.spans = spans
         self.attempts, self.retries = split.attempts, split.retries
-        self.last_error = split.last_error
+        self.last_error, self.progress_at = split.last_error, split.progress_at
         if split.has_sequence:
             self.assign_sequence(split.producer, sequence, transactional=split.is_transactional)
             self.origin = origin

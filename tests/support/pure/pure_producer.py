@@ -15,6 +15,7 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -57,6 +58,7 @@ class Settings:
     linger: float = 0.0
     buffer_memory: int = 1_000_000
     delivery_timeout: float = 120.0
+    is_of_task: bool = False
     retries: int = 2**31 - 1
     max_in_flight: int = 5
     max_request_size: int = 1_000_000
@@ -88,15 +90,16 @@ class PureProducer:
     def __post_init__(self) -> None:
         s = self.settings
         backoff, random = ExponentialBackoff(s.retry_backoff, 1.0), Random(1)
+        self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
+        timeout = DeliveryTimeout(s.delivery_timeout, self.metadata, is_of_task=s.is_of_task)
         self.accumulator = RecordAccumulator(
             batch_size_bytes=s.batch_size,
             linger_s=s.linger,
             buffer_memory_bytes=s.buffer_memory,
-            delivery_timeout_s=s.delivery_timeout,
+            delivery_timeout=timeout,
             found_limit_age_s=300.0,
             codec=codec(s.compression),
         )
-        self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
         self.sequences = None
         self.transactions = None
         self.coordinator = TransactionCoordinator()
@@ -109,7 +112,7 @@ class PureProducer:
             metadata=self.metadata,
             sequences=self.sequences,
             retries=s.retries,
-            delivery_timeout_s=s.delivery_timeout,
+            delivery_timeout=timeout,
             retry_backoff=backoff,
             random=random,
             transactions=self.transactions,

@@ -13,13 +13,15 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 from support.pure.timed_waits import Clock, made, stop_time, update_metadata
-from support.pure.unreachable import TOPIC, answer
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import BufferExhaustedException
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
+from spark_kafka_sink.task_producer import TaskProducer
 
 FREED_AFTER_S = 0.3
 MEMORY_BYTES = 100_000
@@ -186,3 +188,26 @@ def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
         reserve(producer, MEMORY_BYTES * 4 // 5, clock.now + 1)
         state.accumulator.pool.available_bytes = MEMORY_BYTES
     assert began + FREED_AFTER_S in woken_at
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_a_task_waits_for_memory_as_long_as_brokers_acknowledge_records(
+    clock: Clock, *, frees: bool
+) -> None:
+    config = {"bootstrap.servers": NOBODY, "buffer.memory": 100_000, "max.block.ms": 1000}
+    producer = TaskProducer(producer_config(config))
+    state, began_at = producer._state, clock.now
+    state.accumulator.pool.available_bytes = 50
+    for at in (0.9, 1.8, 2.7):
+        clock.after(at, lambda: state.accumulator.delivery_timeout.acknowledged(1, clock.now))
+    call = producer._caller.column_call()
+    if frees:
+        clock.after(3.6, lambda: state.give_back(PendingAppend(50)))
+        producer._caller.reserve(PendingAppend(), 100, call)
+        assert clock.now - began_at == pytest.approx(3.6)
+    else:
+        with pytest.raises(BufferExhaustedException, match="no room for 100 bytes"):
+            producer._caller.reserve(PendingAppend(), 100, call)
+        assert clock.now - began_at == pytest.approx(3.7)
+    producer.close(0)
+    producer._thread._client.close()  # as the I/O thread does
