@@ -97,8 +97,8 @@ class ProducerConfig(
     as long as the leader of their partition acknowledges others within this time.
     """
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """How long to wait for a response. After this time, the connection is closed and its requests
-    are retried.
+    """How long to wait for a response, or for a connection to take more bytes of a request. After
+    this time, the connection is closed and its requests are retried.
     """
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5

@@ -70,6 +70,7 @@ from spark_kafka_sink.network.selector import (
     Closed,
     Connected,
     HostResolver,
+    PartlySent,
     Received,
     Secured,
     Selector,
@@ -292,16 +293,21 @@ class NetworkClient:
         elif isinstance(event, Received):
             self._received(state, connection, event.data, now)
         elif isinstance(event, Sent):
-            self._metrics.sent(state.node.id, state.sending.popleft())
+            self._metrics.sent(state.node.id, connection.in_flight.next_frame_bytes)
             done = connection.sent(now)
             if done is not None:
                 self._nodes.answered(state, now)
                 self._events.append(done)
+        elif isinstance(event, PartlySent):
+            connection.in_flight.taken(now)
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
                 speaks_tls = event.speaks_tls
-                why += state.why_closed(speaks_tls=speaks_tls)
+                state.closed_by_peer()
+                why += state.why_closed(
+                    speaks_tls=speaks_tls, was_ever_answered=self._was_ever_answered
+                )
                 # The reason is only likely, not certain, so it is logged as a warning.
                 may_differ = state.may_have_other_protocol(speaks_tls=speaks_tls)
                 if may_differ and not self._was_ever_answered:
@@ -371,7 +377,6 @@ class NetworkClient:
     def _flush(self, state: NodeState) -> None:
         if state.connection is not None:
             for buffers in state.connection.take_outgoing():
-                state.sending.append(sum(map(len, buffers)))
                 self._selector.send(state.channel, buffers)
 
     def _failed(
@@ -522,7 +527,6 @@ class NetworkClient:
             self.set_nodes({})
 
     def _release(self, state: NodeState) -> None:
-        state.sending.clear()
         if self._channels.pop(state.channel, None) is not None:
             self._metrics.closed()
             self._selector.close(state.channel)

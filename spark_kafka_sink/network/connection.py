@@ -53,6 +53,7 @@ from spark_kafka_sink.wire.frames import (
 from spark_kafka_sink.wire.messages import (
     API_OF,
     API_VERSIONS,
+    PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     Api,
@@ -74,8 +75,8 @@ class InFlightRequest:
     """A request that was sent, and that has no response yet.
 
     request: None for the connection's own requests, such as ApiVersions. written_at: None while its
-    frame is being written. throttled_s: the sum of the broker's throttle times since the request
-    was sent, in seconds. They extend the timeout of the request.
+    frame is being written. size_bytes: the size of the frame. throttled_s: the sum of the broker's
+    throttle times since the request was sent, in seconds. They extend the timeout of the request.
     """
 
     request: ClientRequest | None
@@ -84,6 +85,7 @@ class InFlightRequest:
     correlation_id: int
     sent_at: float
     expects_response: bool
+    size_bytes: int
     written_at: float | None = None
     throttled_s: float = 0.0
 
@@ -112,6 +114,8 @@ class InFlightRequests:
         self._unwritten: deque[InFlightRequest] = deque()
         # When bytes were last received. `missed` adds the time in which the client did not read.
         self._received_at = float("-inf")
+        # When the socket last took bytes of a request.
+        self._taken_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -157,13 +161,22 @@ class InFlightRequests:
         self._requests.popleft()
         self._received_at = now
 
+    def taken(self, now: float) -> None:
+        """Record that the socket has taken a part of the next frame."""
+        self._taken_at = now
+
+    @property
+    def next_frame_bytes(self) -> int:
+        """The size of the first frame that is not completely written."""
+        return self._unwritten[0].size_bytes
+
     def written(self, now: float) -> InFlightRequest | None:
         """Record that the next frame has been written.
 
         Return the request in that frame if it expects no response (acks=0), otherwise None.
         """
         request = self._unwritten.popleft()
-        request.written_at = now
+        request.written_at = self._taken_at = now
         if request.expects_response:
             return None
         self._requests.remove(request)
@@ -178,11 +191,26 @@ class InFlightRequests:
             request.throttled_s += pause_s
 
     def expires_at(self) -> float:
-        """Return when the oldest request times out; infinity if no request is in flight."""
+        """Return when the oldest request times out; infinity if no request is in flight.
+
+        While the request is being written, its time begins again whenever the socket takes bytes.
+        So an upload that is slow but steady never times out. Then the time begins with the last
+        byte. A request without response (acks=0) has its whole time from `sent_at`.
+        """
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]
-        return oldest.sent_at + self._request_timeout_s + oldest.throttled_s
+        since = oldest.sent_at
+        if oldest.written_at is not None:
+            since = oldest.written_at
+        elif oldest.expects_response:
+            since = max(since, self._taken_at)
+        return since + self._request_timeout_s + oldest.throttled_s
+
+    def largest_produce_bytes(self) -> int:
+        """Return the size of the largest Produce request in flight; 0 if there is none."""
+        sizes = (each.size_bytes for each in self._requests if each.api is PRODUCE)
+        return max(sizes, default=0)
 
     def clear(self) -> list[InFlightRequest]:
         """Remove and return all requests in flight, oldest first."""
@@ -205,6 +233,9 @@ class UnansweredRequests(NamedTuple):
 
 # Greater correlation ids are reserved for SASL, as in the Java client (SaslClientAuthenticator).
 MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
+# Every known broker takes requests of up to this size. The smallest known limit is that of Azure
+# Event Hubs, 1,046,528 bytes.
+LARGE_REQUEST_BYTES: Final = 1_000_000
 # Metadata of 200,000 partitions is 10 MB. No other response to a producer is larger.
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
 # Responses are small until the client has logged in.
@@ -262,6 +293,11 @@ class Connection:
         self._next_correlation_id = 0
         self.has_answered = False
         """Whether the broker has answered a request of a caller, not only the connection's own."""
+        self.has_answered_large = False
+        """Whether a request of more than `LARGE_REQUEST_BYTES` was answered.
+
+        A request without response (acks=0) counts as answered when it is written.
+        """
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -334,7 +370,9 @@ class Connection:
         # of the re-authentication only if `send` returns.
         if self._state is ConnectionState.READY and self._authenticator.may_renew(now):
             self._renew(now)
-        sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
+        sent = InFlightRequest(
+            request, api, version, correlation_id, now, request.expects_response, _size(frame)
+        )
         if self._state in _RENEWALS or self.awaits_login_since is not None:
             self._held.append((sent, frame))
             return
@@ -371,6 +409,8 @@ class Connection:
                 response = decode_response(sent.api, sent.version, frame)
                 self.in_flight.complete_oldest(now)
                 self.has_answered = True
+                if sent.size_bytes > LARGE_REQUEST_BYTES:
+                    self.has_answered_large = True
                 latency = now - sent.sent_at
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)
                 yield from self._throttled(sent, response, now)
@@ -405,6 +445,8 @@ class Connection:
         done = self.in_flight.written(now)
         if done is None or done.request is None:
             return None
+        if done.size_bytes > LARGE_REQUEST_BYTES:
+            self.has_answered_large = True
         return Answered(done.request, self.node_id, None)
 
     def closed(self) -> UnansweredRequests:
@@ -430,10 +472,11 @@ class Connection:
     def _ask(self, api: Api, version: int, message: Request, now: float) -> None:
         """Send a request that the connection itself makes, such as ApiVersions."""
         correlation_id = self._correlation_id()
-        self._outgoing.append(
-            encode_request(api, version, correlation_id, self._client_id, message)
+        frame = encode_request(api, version, correlation_id, self._client_id, message)
+        self._outgoing.append(frame)
+        self.in_flight.add(
+            InFlightRequest(None, api, version, correlation_id, now, True, _size(frame))  # noqa: FBT003 - expects_response, as in the class
         )
-        self.in_flight.add(InFlightRequest(None, api, version, correlation_id, now, True))  # noqa: FBT003 - expects_response, as in the class
 
     def _own_answered(
         self, sent: InFlightRequest, frame: bytes, now: float
@@ -505,9 +548,12 @@ class Connection:
             message = SaslAuthenticateRequest(auth_bytes=token)
             self._ask(SASL_AUTHENTICATE, self._version(SASL_AUTHENTICATE), message, now)
             return
-        self._outgoing.append([len(token).to_bytes(4, "big") + token])
+        frame = len(token).to_bytes(4, "big") + token
+        self._outgoing.append([frame])
         self.in_flight.add(
-            InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, expects_response)
+            InFlightRequest(
+                None, SASL_AUTHENTICATE, _BARE, _BARE, now, expects_response, len(frame)
+            )
         )
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
@@ -590,6 +636,10 @@ class Connection:
         if self._state is ConnectionState.READY:
             self._splitter.max_size_bytes = MAX_RESPONSE_BYTES
         return transition.action
+
+
+def _size(frame: list[Buffer]) -> int:
+    return sum(map(len, frame))
 
 
 def _of_callers(requests: Iterable[InFlightRequest]) -> list[ClientRequest]:

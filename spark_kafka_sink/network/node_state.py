@@ -7,8 +7,7 @@ socket and no clock.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, NamedTuple, Self
 
@@ -17,7 +16,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection, Unanswered
+from spark_kafka_sink.network.connection import LARGE_REQUEST_BYTES, Connection, Unanswered
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
@@ -33,6 +32,9 @@ _MIN_READY_S: Final = 5.0
 # How often to check whether a login is ready. If a call for another login is slow
 # (`helper_thread._SLOW_S`), this check starts another thread.
 _LOOK_S: Final = 2.0
+# If a broker closes so many connections in a row with a large Produce request in flight, the
+# request may exceed the broker's limit.
+_MIN_LARGE_LOSSES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +91,6 @@ class NodeState:
     node: Node
     is_canonical: bool = True
     channel: int = -1
-    # The sizes of the requests that are being written, in bytes, oldest first.
-    sending: deque[int] = field(default_factory=deque)
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None
@@ -115,6 +115,9 @@ class NodeState:
     has_failed_by_tls: bool = False
     # The same for the addresses up to the last error, whose host name may have been resolved again.
     has_tls_error: bool = False
+    # How many times in a row the peer closed a connection with a large Produce request in flight. A
+    # response to a large request ends the row.
+    large_losses: int = 0
     # The version of the ApiVersions request on the next connection.
     api_versions_version: int = API_VERSIONS.max_version
     # The bootstrap node whose metadata listed this broker; None once a connection to the broker was
@@ -299,6 +302,9 @@ class NodeState:
                 reason += f" {where.value}"
             elif (oldest := connection.in_flight.oldest()) is not None:
                 reason = f"no response to {oldest.api.name} within {timeout}"
+                if oldest.written_at is None:
+                    what = f"a {oldest.api.name} request of {oldest.size_bytes} bytes"
+                    reason = f"nothing more could be sent of {what} within {timeout}"
             return Expired(reason, error_codes.REQUEST_TIMED_OUT)
         return None
 
@@ -319,10 +325,21 @@ class NodeState:
             due = min(due, self.last_used + config.connections_max_idle_s)
         return due
 
-    def why_closed(self, *, speaks_tls: bool) -> str:
+    def closed_by_peer(self) -> None:
+        """Record that the peer closed the connection, or that the connection broke."""
+        connection = self.connection
+        if connection is None:
+            return
+        if connection.has_answered_large:
+            self.large_losses = 0
+        if connection.in_flight.largest_produce_bytes() > LARGE_REQUEST_BYTES:
+            self.large_losses += 1
+
+    def why_closed(self, *, speaks_tls: bool, was_ever_answered: bool) -> str:
         """Return the likely reason why the peer closed the connection, for error messages.
 
-        speaks_tls: whether the peer has sent TLS records.
+        Call `closed_by_peer` first. speaks_tls: whether the peer has sent TLS records.
+        was_ever_answered: whether any node has answered a request of this client's callers.
         """
         connection = self.connection
         if connection is None or connection.is_inside_answer:
@@ -340,12 +357,12 @@ class NodeState:
             return f" before it answered ApiVersions; {_no_versions(connection)}"
         if in_login := _where_in_login(connection):
             return f" {in_login}, without an error: some brokers reject a login this way"
-        if self._hung_up_on_first_request:
+        if self._hung_up_on_first_request and not was_ever_answered:
             return (
                 " before it answered the first request; it may expect SASL: compare the port and "
                 f"{Option('security.protocol')} with the broker's listeners"
             )
-        return ""
+        return self._why_large(connection)
 
     def may_have_other_protocol(self, *, speaks_tls: bool) -> bool:
         """Return whether the peer may be a listener with a different security protocol.
@@ -371,6 +388,19 @@ class NodeState:
             and not connection.has_login
             and not connection.has_answered
             and len(connection.in_flight) > 0
+        )
+
+    def _why_large(self, connection: Connection) -> str:
+        """Return a hint if the peer may have closed the connection because a request is too large.
+
+        Any restart of a broker closes connections, so one such loss is not a sign of it.
+        """
+        size_bytes = connection.in_flight.largest_produce_bytes()
+        if size_bytes <= LARGE_REQUEST_BYTES or self.large_losses < _MIN_LARGE_LOSSES:
+            return ""
+        return (
+            f" again before it answered a Produce request of {size_bytes} bytes; the broker's "
+            f"limit (socket.request.max.bytes) may be lower: lower {Option('max.request.size')}"
         )
 
     def invalid_frame(self) -> None:

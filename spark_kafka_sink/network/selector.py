@@ -77,6 +77,13 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class PartlySent:
+    """The socket has taken bytes, but the channel's oldest unfinished send is not complete."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The channel is closed: it broke, was rejected, or the peer closed it.
 
@@ -90,7 +97,7 @@ class Closed:
     speaks_tls: bool = False
 
 
-SelectorEvent: TypeAlias = Connected | Secured | Received | Sent | Closed
+SelectorEvent: TypeAlias = Connected | Secured | Received | Sent | PartlySent | Closed
 
 
 @dataclass(slots=True)
@@ -286,16 +293,20 @@ class Selector:
 
     def _write(self, channel: Channel) -> list[SelectorEvent]:
         events: list[SelectorEvent] = []
+        has_taken = False
         try:
             while channel.buffers:
                 batch = list(islice(channel.buffers, _MAX_BUFFERS))
                 finished = _advance(channel.buffers, channel.socket.sendmsg(batch))
+                has_taken = True
                 events += [Sent(channel.id)] * finish_sends(channel.sends, finished)
         except BlockingIOError:
             pass
         except OSError as error:
             return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)
+        if has_taken and not events:
+            events.append(PartlySent(channel.id))
         return events
 
     def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:

@@ -24,6 +24,7 @@ from spark_kafka_sink.network.selector import (
     Address,
     Channel,
     Closed,
+    PartlySent,
     Received,
     Secured,
     Selector,
@@ -128,10 +129,12 @@ class TlsSelector(Selector):
     def _write(self, channel: Channel) -> list[SelectorEvent]:
         tls = self._tls[channel.id]
         events: list[SelectorEvent] = []
+        has_taken = False
         try:
             while self._encrypt(channel, tls, events):
                 sent = channel.socket.send(tls.encrypted)
                 tls.encrypted = tls.encrypted[sent:]
+                has_taken = True
         except BlockingIOError:
             pass
         except AuthenticationException as error:
@@ -139,6 +142,8 @@ class TlsSelector(Selector):
         except OSError as error:
             return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)
+        if has_taken and tls.is_open and channel.sends and not events:
+            events.append(PartlySent(channel.id))
         return events
 
     def _encrypt(self, channel: Channel, tls: _Tls, events: list[SelectorEvent]) -> bool:

@@ -103,7 +103,7 @@ class MessageConnection(Connection):
         version = api.max_version
         if request is not None and request.max_version is not None:
             version = min(version, request.max_version)
-        self.in_flight.add(InFlightRequest(request, api, version, number, now, expects_response))
+        self.in_flight.add(InFlightRequest(request, api, version, number, now, expects_response, 0))
         parcel = (Asked(api.key, version, number), message)
         self._outgoing.append([cast(Buffer, parcel)])
 

@@ -10,6 +10,7 @@ from spark_kafka_sink.network.selector import (
     Address,
     Closed,
     Connected,
+    PartlySent,
     Received,
     SelectorEvent,
     Sent,
@@ -20,6 +21,7 @@ from spark_kafka_sink.wire.messages import (
     ApiVersion,
     ApiVersionsResponse,
     MetadataResponse,
+    ProduceResponse,
     Response,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
@@ -28,7 +30,9 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer
 
 
 class InMemorySelector:
-    """Replaces `Selector`; one broker per port answers ApiVersions, Metadata and logins by PLAIN.
+    """Replaces `Selector`; one broker per port answers a few APIs.
+
+    It answers ApiVersions, Metadata, Produce and logins by PLAIN.
 
     refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
     requests get no response. unanswered: the API keys whose requests get none. throttle_ms: the
@@ -130,6 +134,10 @@ class InMemorySelector:
         for channel_id in [c for c, p in self._ports.items() if p == port]:
             self._pending.append(Received(channel_id, data))
 
+    def take(self, port: int) -> None:
+        """Write a part of a frame of slow connections to a port."""
+        self._pending += [PartlySent(c) for c, p in self._ports.items() if p == port]
+
     def write(self, port: int) -> None:
         """Write the frames of slow connections to a port."""
         self._pending += [Sent(c) for c, p in self._ports.items() if p == port]
@@ -149,6 +157,8 @@ class InMemorySelector:
                     for api in APIS.values()
                 ],
             )
+        elif key == 0:
+            response = ProduceResponse(responses=[])
         elif key == 17:
             response = SaslHandshakeResponse(error_code=0, mechanisms=[])
         elif key == 36:

@@ -109,6 +109,7 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
     world.selector.silent = True
     first, second = metadata(1), metadata(1)
     world.client.send(first)
+    world.poll()
     world.now += 20
     world.client.send(second)
     world.now += 9.9

@@ -364,6 +364,47 @@ def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:
     assert connection.state is ConnectionState.CLOSED
 
 
+def test_a_request_of_which_the_socket_takes_nothing_times_out_after_its_time() -> None:
+    connection, broker = ready()
+    connection.in_flight.taken(4.0)
+    connection.send(ClientRequest(node_id=1, message=METADATA), 5.0)
+    broker.read()
+    assert connection.in_flight.expires_at() == 35.0
+
+
+def test_a_request_that_is_steadily_written_does_not_time_out() -> None:
+    connection, broker = ready()
+    for _ in range(2):
+        connection.send(ClientRequest(node_id=1, message=METADATA), 5.0)
+    (_, version, number), _ = broker.read()
+    for now in (20.0, 40.0, 60.0):
+        connection.in_flight.taken(now)
+        assert connection.in_flight.expires_at() == now + 30.0
+    assert connection.sent(80.0) is None
+    list(connection.received(broker.frame(API_OF[MetadataRequest], version, number, BROKERS), 81.0))
+    assert connection.in_flight.expires_at() == 110.0, "the second: since bytes were last taken"
+
+
+def test_a_request_that_is_written_times_out_by_its_last_byte() -> None:
+    connection, broker = ready()
+    for _ in range(2):
+        connection.send(ClientRequest(node_id=1, message=METADATA), 5.0)
+    broker.read()
+    connection.in_flight.taken(20.0)
+    assert connection.sent(25.0) is None
+    connection.in_flight.taken(40.0)
+    assert connection.in_flight.expires_at() == 55.0
+
+
+def test_a_request_without_an_answer_times_out_by_its_start() -> None:
+    connection, broker = ready()
+    message = ProduceRequest(acks=0, timeout_ms=1, topic_data=[])
+    connection.send(ClientRequest(node_id=1, message=message, expects_response=False), 5.0)
+    broker.read()
+    connection.in_flight.taken(20.0)
+    assert connection.in_flight.expires_at() == 35.0
+
+
 @pytest.mark.parametrize(("version", "expected"), [(5, []), (6, [NodeThrottled(1, 11.5)])])
 def test_the_client_pauses_only_for_brokers_that_leave_it_to_the_client(
     version: int, expected: list[NodeThrottled]

@@ -213,7 +213,7 @@ def test_a_broker_that_hangs_up_after_the_login_does_not_expect_sasl() -> None:
     broker.let_in()
     broker.send()
     state = NodeState(Node(id=1, host="host", port=1), connection=broker.connection)
-    assert state.why_closed(speaks_tls=False) == ""
+    assert state.why_closed(speaks_tls=False, was_ever_answered=False) == ""
     assert not state.may_have_other_protocol(speaks_tls=False)
 
 
@@ -227,15 +227,21 @@ def test_a_broker_that_hangs_up_during_a_renewal_may_have_refused_it() -> None:
     assert broker.look() == []
     ended = " after its session ended, while it waited for a ticket or token to re-authenticate"
     refused = ", without an error: some brokers reject a login this way"
-    assert state.why_closed(speaks_tls=False) == ended + refused
+    assert state.why_closed(speaks_tls=False, was_ever_answered=False) == ended + refused
     assert broker.connection.go_on(broker.now)
-    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    assert (
+        state.why_closed(speaks_tls=False, was_ever_answered=False)
+        == " while re-authenticating" + refused
+    )
     broker.look()
     broker.answer(handshake())
-    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    assert (
+        state.why_closed(speaks_tls=False, was_ever_answered=False)
+        == " while re-authenticating" + refused
+    )
     broker.look()
     broker.answer(token(lifetime_ms=10_000))
-    assert state.why_closed(speaks_tls=False) == ""
+    assert state.why_closed(speaks_tls=False, was_ever_answered=False) == ""
 
 
 class ChosenLast:

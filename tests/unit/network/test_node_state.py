@@ -100,15 +100,20 @@ def connected_by_tls(*, is_secured: bool) -> NodeState:
 
 def test_only_a_peer_that_sends_no_tls_may_be_a_listener_without_tls() -> None:
     state = connected_by_tls(is_secured=False)
-    assert "it may be a listener without TLS" in state.why_closed(speaks_tls=False)
+    assert "it may be a listener without TLS" in state.why_closed(
+        speaks_tls=False, was_ever_answered=False
+    )
     assert state.may_have_other_protocol(speaks_tls=False)
-    assert state.why_closed(speaks_tls=True) == " in the TLS handshake without an error"
+    assert (
+        state.why_closed(speaks_tls=True, was_ever_answered=False)
+        == " in the TLS handshake without an error"
+    )
     assert not state.may_have_other_protocol(speaks_tls=True)
 
 
 def test_a_peer_that_is_silent_after_the_tls_handshake_does_not_expect_tls() -> None:
     state = connected_by_tls(is_secured=True)
-    said = [state.why_closed(speaks_tls=True), state.problem(3.0)]
+    said = [state.why_closed(speaks_tls=True, was_ever_answered=False), state.problem(3.0)]
     expired = state.expired(31.0, 30.0)
     assert expired is not None
     for each in (*said, expired.reason):

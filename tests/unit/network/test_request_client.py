@@ -263,6 +263,7 @@ def test_a_request_that_is_never_answered_times_out() -> None:
     world.poll()
     world.selector.silent = True
     future = world.send(1)
+    world.poll(1)
     world.now += 30.0
     world.poll(1)
     assert isinstance(_error(future), TimeoutException)
