@@ -195,16 +195,14 @@ class InFlightRequests:
 
         While the request is being written, its time begins again whenever the socket takes bytes.
         So an upload that is slow but steady never times out. Then the time begins with the last
-        byte. A request without response (acks=0) has its whole time from `sent_at`.
+        byte.
         """
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]
-        since = oldest.sent_at
-        if oldest.written_at is not None:
-            since = oldest.written_at
-        elif oldest.expects_response:
-            since = max(since, self._taken_at)
+        since = oldest.written_at
+        if since is None:
+            since = max(oldest.sent_at, self._taken_at)
         return since + self._request_timeout_s + oldest.throttled_s
 
     def largest_produce_bytes(self) -> int:

@@ -396,13 +396,13 @@ def test_a_request_that_is_written_times_out_by_its_last_byte() -> None:
     assert connection.in_flight.expires_at() == 55.0
 
 
-def test_a_request_without_an_answer_times_out_by_its_start() -> None:
+def test_a_request_without_an_answer_times_out_when_no_byte_is_taken() -> None:
     connection, broker = ready()
     message = ProduceRequest(acks=0, timeout_ms=1, topic_data=[])
     connection.send(ClientRequest(node_id=1, message=message, expects_response=False), 5.0)
     broker.read()
     connection.in_flight.taken(20.0)
-    assert connection.in_flight.expires_at() == 35.0
+    assert connection.in_flight.expires_at() == 50.0
 
 
 @pytest.mark.parametrize(("version", "expected"), [(5, []), (6, [NodeThrottled(1, 11.5)])])
