@@ -18,7 +18,7 @@ from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.metrics import Metrics
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NetworkConfig
@@ -27,7 +27,6 @@ from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.sender import Sender, SenderConfig
@@ -57,7 +56,7 @@ def assemble(
 
     brokers: the brokers of the cluster that are known already. make_transactions: makes the state
     machine of transactions; None if there is no transactional.id. identity: see `Security`.
-    is_of_task: see `DeliveryTimeout`.
+    is_of_task: whether rows may wait longer (see `RecordAccumulator`).
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -77,10 +76,7 @@ def assemble(
         )
         acls = Acls.of(config, lambda: client.principal)
         metadata = _make_metadata(config, retry_backoff, random, acls, allow_auto_create_topics)
-        delivery_timeout = DeliveryTimeout(
-            config.delivery_timeout_ms / 1000, metadata, is_of_task=is_of_task
-        )
-        accumulator = _make_accumulator(config, delivery_timeout)
+        accumulator = _make_accumulator(config, metadata.leader if is_of_task else None)
         sequences: Sequences | None = None
         transactions: TransactionManager | None = None
         if config.enable_idempotence:
@@ -92,7 +88,7 @@ def assemble(
             metadata=metadata,
             sequences=sequences,
             retries=config.retries,
-            delivery_timeout=delivery_timeout,
+            delivery_timeout_s=config.delivery_timeout_ms / 1000,
             retry_backoff=retry_backoff,
             random=random,
             transactions=transactions,
@@ -151,15 +147,16 @@ def _rack(config: ProducerConfig) -> str | None:
 
 
 def _make_accumulator(
-    config: ProducerConfig, delivery_timeout: DeliveryTimeout
+    config: ProducerConfig, leader: Callable[[TopicPartition], Node | None] | None
 ) -> RecordAccumulator:
     return RecordAccumulator(
         batch_size_bytes=config.batch_size,
         linger_s=config.linger_ms / 1000,
         buffer_memory_bytes=config.buffer_memory,
-        delivery_timeout=delivery_timeout,
+        delivery_timeout_s=config.delivery_timeout_ms / 1000,
         found_limit_age_s=config.metadata_max_age_ms / 1000,
         codec=codec(config.compression_type, config.compression_level),
+        leader=leader,
     )
 
 

@@ -274,7 +274,7 @@ class ProducerState(ProducerLock):
         after `put_in`, which releases the bytes. In the producer of a task, max.block.ms begins
         again whenever a broker acknowledges a batch.
         """
-        pool, timeout = self.accumulator.pool, self.accumulator.delivery_timeout
+        pool = self.accumulator.pool
 
         def take() -> dict[str, TopicLoad] | None:
             call.check()
@@ -298,7 +298,7 @@ class ProducerState(ProducerLock):
             call.deadline,
             late,
             self.metrics.waited_for_memory,
-            lambda: timeout.progress_at + call.longest_s,
+            lambda: self.accumulator.progress_at + call.longest_s,
         )
         self._stop_waiting(pending)
         return loads

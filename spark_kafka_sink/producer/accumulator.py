@@ -31,6 +31,11 @@ The difficult parts:
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
   are sorted by age, so each search ends at the first batch that is too young.
+- delivery.timeout.ms begins when a batch is created, as in the Java client (KIP-91). In a task's
+  producer, it begins again each time the leader of the partition acknowledges a batch, until an
+  attempt to send this batch has failed. The reason: a task fills buffer.memory in a moment, also if
+  the cluster is slow or a quota limits the job. Otherwise, batches would fail only because they
+  wait behind many others, although the leader accepts one after the other.
 
 The accumulator has no lock and no clock, because its callers hold the producer's lock, and pass the
 time as an argument.
@@ -39,16 +44,15 @@ time as an argument.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import BufferPool
-from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
@@ -73,7 +77,12 @@ class _FoundLimit(NamedTuple):
 
 
 class RecordAccumulator:
-    """Batches that wait to be sent. Times are seconds of the producer's clock."""
+    """Batches that wait to be sent. Times are seconds of the producer's clock.
+
+    leader: for the producer of a task, returns the leader of a partition, or None if it is unknown;
+    None for other producers. progress_at: for the producer of a task, when a node last acknowledged
+    a batch; -inf if none did.
+    """
 
     def __init__(
         self,
@@ -81,13 +90,17 @@ class RecordAccumulator:
         batch_size_bytes: int,
         linger_s: float,
         buffer_memory_bytes: int,
-        delivery_timeout: DeliveryTimeout,
+        delivery_timeout_s: float,
         found_limit_age_s: float,
         codec: Codec,
+        leader: Callable[[TopicPartition], Node | None] | None = None,
     ) -> None:
         self._batch_size_bytes = max(1, batch_size_bytes)
         self._linger_s = linger_s
-        self.delivery_timeout = delivery_timeout
+        self._delivery_timeout_s = delivery_timeout_s
+        self._leader = leader
+        self._acknowledged_at: dict[int, float] = {}
+        self.progress_at = float("-inf")
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
         # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
@@ -468,11 +481,11 @@ class RecordAccumulator:
         """
         if self._is_withheld:
             return []
-        timeout, found = self.delivery_timeout, []
+        found = []
         for batch in self._incomplete:
-            if now < timeout.ends_at_first(batch):
+            if now < batch.created_at + self._delivery_timeout_s:
                 break
-            if not self._is_worked_on(batch) and now >= timeout.ends_at(batch):
+            if not self._is_worked_on(batch) and now >= self.expires_at(batch):
                 found.append(batch)
         return found
 
@@ -494,13 +507,35 @@ class RecordAccumulator:
         """
         if self._is_withheld:
             return float("inf")
-        timeout, due = self.delivery_timeout, float("inf")
+        due = float("inf")
         for batch in self._incomplete:
-            if timeout.ends_at_first(batch) > now:
-                return min(due, timeout.ends_at_first(batch))
+            if now < batch.created_at + self._delivery_timeout_s:
+                return min(due, batch.created_at + self._delivery_timeout_s)
             if not self._is_worked_on(batch):
-                due = min(due, timeout.ends_at(batch))
+                due = min(due, self.expires_at(batch))
         return due
+
+    def expires_at(self, batch: ProducerBatch) -> float:
+        """Return the time at which delivery.timeout.ms of a batch will have passed."""
+        return max(batch.created_at, self._progress_at(batch)) + self._delivery_timeout_s
+
+    def acknowledged(self, node_id: int, now: float) -> None:
+        """Record that a node has acknowledged a batch."""
+        if self._leader is not None:
+            self._acknowledged_at[node_id] = self.progress_at = now
+
+    def attempt_failed(self, batch: ProducerBatch) -> None:
+        """Record that an attempt to send a batch has failed. Call this before the batch changes."""
+        batch.progress_at = self._progress_at(batch)
+
+    def _progress_at(self, batch: ProducerBatch) -> float:
+        """Return when the leader last acknowledged a batch, before this batch has failed."""
+        leader = None
+        if self._leader is not None and not batch.attempts:
+            leader = self._leader(batch.topic_partition)
+        if leader is None:
+            return batch.progress_at
+        return self._acknowledged_at.get(leader.id, batch.progress_at)
 
     def _is_worked_on(self, batch: ProducerBatch) -> bool:
         return batch.topic_partition in self._held or batch in self._packing

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import AuthenticationException, KafkaException, error_code
+from spark_kafka_sink.errors import AuthenticationException, KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -32,7 +32,6 @@ from spark_kafka_sink.producer.batch_errors import (
     why_no_leader,
 )
 from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
-from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -96,7 +95,7 @@ class BatchCompletion:
         metadata: ClusterMetadata,
         sequences: Sequences | None,
         retries: int,
-        delivery_timeout: DeliveryTimeout,
+        delivery_timeout_s: float,
         retry_backoff: ExponentialBackoff,
         random: Random,
         transactions: BatchTransaction | None = None,
@@ -106,7 +105,7 @@ class BatchCompletion:
         self._accumulator = accumulator
         self._metadata = metadata
         self._retries = retries
-        self._delivery_timeout = delivery_timeout
+        self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
         self.done = deque[ProducerBatch]()
@@ -115,8 +114,7 @@ class BatchCompletion:
         self._refusals: dict[int, AuthenticationException] = {}
         # For messages: for how long (in seconds) a node throttles this client, and until when.
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The error codes for which batches were retried, and the warnings to log. Only the first
-        # retry for an error code adds a warning.
+        # Only the first retry for each of these error codes has added a warning.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -163,7 +161,7 @@ class BatchCompletion:
             if answer.error_code == codes.NONE and batch.origin is not None:
                 # If the broker had written the original batch, it would reject the part.
                 batch.origin_not_written()
-            self._delivery_timeout.acknowledged(node_id, now)
+            self._accumulator.acknowledged(node_id, now)
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
             reason = reason_of(batch, answer)
@@ -194,8 +192,7 @@ class BatchCompletion:
 
         was_sent: whether the batch may have reached the broker in this attempt.
         """
-        # Request metadata even if the failure was reported to the user already, because the next
-        # batches of the partition need it.
+        # Even if the failure was reported already, the partition's next batches need the metadata.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         is_unanswered = may_be_written(batch, code, answer, was_sent=was_sent)
@@ -203,7 +200,7 @@ class BatchCompletion:
             batch.is_unanswered = is_unanswered
             self._late(batch, succeeded=False)
             return
-        self._delivery_timeout.failed(batch)
+        self._accumulator.attempt_failed(batch)
         decision = self._decide(batch, code, now, answer)
         batch.is_unanswered = is_unanswered
         if decision is Decision.SPLIT:
@@ -250,7 +247,7 @@ class BatchCompletion:
         return transactions is not None and transactions.is_concurrent(code, batch.attempts)
 
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
-        return now >= self._delivery_timeout.ends_at(batch)
+        return now >= self._accumulator.expires_at(batch)
 
     # -- actions ----------------------------------------------------------------------------------
 
@@ -298,7 +295,7 @@ class BatchCompletion:
         elif self._is_overtaken(batch, code):
             reason = joined((reason, OVERTAKEN))
         if action is Action.RETRY and self._has_run_out(batch, now):
-            reason = joined((reason, f"{self._delivery_timeout} has passed"))
+            reason = joined((reason, f"{self._timeout()} has passed"))
         name = batch.topic_partition.topic
         if code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and self._transactions is not None:
             name = self._transactions.transactional_id
@@ -326,7 +323,7 @@ class BatchCompletion:
         error = error_of_expired_batch(
             batch,
             now,
-            str(self._delivery_timeout),
+            self._timeout(),
             self._throttle(batch, leader),
             self._leader(batch, leader),
             None if leader is None else self._refusals.get(leader.id),
@@ -384,6 +381,9 @@ class BatchCompletion:
             self._transactions.batch_failed(batch, error, action)
 
     # -- messages for users -----------------------------------------------------------------------
+
+    def _timeout(self) -> str:
+        return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
         """Return a note that the batch's node throttled this client, or "" if it did not."""

@@ -15,7 +15,6 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.delivery_timeout import DeliveryTimeout
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -91,12 +90,12 @@ class PureProducer:
         s = self.settings
         backoff, random = ExponentialBackoff(s.retry_backoff, 1.0), Random(1)
         self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
-        timeout = DeliveryTimeout(s.delivery_timeout, self.metadata, is_of_task=s.is_of_task)
         self.accumulator = RecordAccumulator(
             batch_size_bytes=s.batch_size,
             linger_s=s.linger,
             buffer_memory_bytes=s.buffer_memory,
-            delivery_timeout=timeout,
+            delivery_timeout_s=s.delivery_timeout,
+            leader=self.metadata.leader if s.is_of_task else None,
             found_limit_age_s=300.0,
             codec=codec(s.compression),
         )
@@ -112,7 +111,7 @@ class PureProducer:
             metadata=self.metadata,
             sequences=self.sequences,
             retries=s.retries,
-            delivery_timeout=timeout,
+            delivery_timeout_s=s.delivery_timeout,
             retry_backoff=backoff,
             random=random,
             transactions=self.transactions,

@@ -199,7 +199,7 @@ def test_a_task_waits_for_memory_as_long_as_brokers_acknowledge_records(
     state, began_at = producer._state, clock.now
     state.accumulator.pool.available_bytes = 50
     for at in (0.9, 1.8, 2.7):
-        clock.after(at, lambda: state.accumulator.delivery_timeout.acknowledged(1, clock.now))
+        clock.after(at, lambda: state.accumulator.acknowledged(1, clock.now))
     call = producer._caller.column_call()
     if frees:
         clock.after(3.6, lambda: state.give_back(PendingAppend(50)))
