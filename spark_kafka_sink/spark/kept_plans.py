@@ -43,7 +43,7 @@ def kept_plan(owner: Owner) -> Plan | None:
         return None
     try:
         found = pickle.loads(path.read_bytes())  # noqa: S301 - of this application's own folder
-    except (OSError, EOFError, pickle.UnpicklingError):
+    except Exception:  # noqa: BLE001 - there is no file, or another build of the sink wrote it
         return None
     return found if isinstance(found, Plan) and found.run.owner == owner else None
 

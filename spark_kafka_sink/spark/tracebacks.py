@@ -20,16 +20,13 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.worker import NEEDED
+from spark_kafka_sink.spark.worker import NEEDED, WITH_LOCALS
 
 _SINK: Final = "spark_kafka_sink"
 # The top-level modules that the sink calls. Their frames are only shown if user code called them.
 _LIBRARIES: Final = sys.stdlib_module_names | {
     *NEEDED, "botocore", "cryptography", "gssapi", "py4j", "pyspark",
 }  # fmt: skip
-# Spark 4.3 sets this variable of a worker for tracebackWithLocals.enabled, and reads it for each
-# exception.
-_WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
 
 
 class _HasTracebacks(Protocol):
@@ -55,7 +52,7 @@ def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concate
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
-            os.environ.pop(_WITH_LOCALS, None)
+            os.environ.pop(WITH_LOCALS, None)
             if not self.full_traceback:
                 shorten(error)
             raise  # `raise error` would add this frame to the traceback again

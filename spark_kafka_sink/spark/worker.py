@@ -1,4 +1,4 @@
-"""Spark's Python processes: checks before the sink is used, and settings of the process.
+"""Spark's Python processes: checks before the sink is imported, and settings of the process.
 
 A module may be missing, because pip does not install pyspark with the sink, and `--py-files` ships
 no C extensions. Without these checks, the error would be the last line of a long traceback.
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import pickle
+import os
 import platform
 import re
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.model import __version__
+_T = TypeVar("_T")
+
+# Spark 4.3 sets this variable of a worker for tracebackWithLocals.enabled, and reads it for each
+# exception.
+WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
 
 # The modules that the sink needs, with their oldest versions, as in pyproject.toml.
 NEEDED: Final = {
@@ -87,32 +89,33 @@ def check_versions() -> None:
 
 # A digest of the fields of all pickled classes; python -m support.house.build_digest makes it.
 _FIELDS: Final = "dc9d07f3"
-BUILD: Final = f"{__version__} (build {_FIELDS})"
 
 
-def pickled(kind: type, state: dict[str, Any]) -> tuple[Callable[..., object], tuple[str, bytes]]:
-    """Return what `__reduce__` of a class returns, so that only the same build unpickles objects.
+def build() -> str:
+    """Return the version of the sink, and the digest of what its processes pass to each other."""
+    from spark_kafka_sink.model import __version__  # noqa: PLC0415 - needs a recent Python
 
-    Another build would take the fields of objects for other ones.
+    return f"{__version__} (fields {_FIELDS})"
+
+
+def new_object(build_of_driver: str, kind: type[_T]) -> _T:
+    """Return an object without attributes, which pickle then sets.
+
+    Raise ConfigException if another build has pickled the object. Its fields could have another
+    meaning there.
     """
-    return unpickled, (BUILD, pickle.dumps((kind, state)))
+    if build_of_driver != build():
+        from spark_kafka_sink.errors import ConfigException  # noqa: PLC0415 - likewise
 
-
-def unpickled(build: str, content: bytes) -> object:
-    """Return the object that `pickled` has pickled. All builds have this function.
-
-    Raise ConfigException if the object was pickled by another build.
-    """
-    if build != BUILD:
+        # The frames of Spark that unpickle the object contain its options, with their passwords.
+        os.environ.pop(WITH_LOCALS, None)
         message = (
-            f"the spark-kafka-sink of {sys.executable} on {platform.node()} is {BUILD}, but that "
-            f"of the driver is {build}: install the same one on the driver and on all executors"
+            f"the spark-kafka-sink of {sys.executable} on {platform.node()} is {build()}, but that "
+            f"of the driver is {build_of_driver}: install the same one on the driver and on all "
+            "executors"
         )
         raise ConfigException(message)
-    kind, state = pickle.loads(content)  # noqa: S301 - of the same driver as the call
-    made = kind.__new__(kind)
-    vars(made).update(state)
-    return made
+    return kind.__new__(kind)
 
 
 def _release(version: str) -> list[int]:

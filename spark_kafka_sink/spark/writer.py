@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
-from spark_kafka_sink.spark.worker import freeze_imports, pickled
+from spark_kafka_sink.spark.worker import build, freeze_imports, new_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +74,9 @@ class _OptionsOfTasks:
         self._trace = options.trace
         self._write_id = options.write_id
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, bytes]]:
-        return pickled(type(self), vars(self))
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, type], dict[str, object]]:
+        # `new_object` is called before the attributes are unpickled.
+        return new_object, (build(), type(self)), vars(self)
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled

@@ -66,12 +66,13 @@ def _with_headers(
     An encoding may add one header to each row in which its column is not null. With
     is_encoded=False, add no headers. The returned columns still have the same types as with True.
     Rows that were read from Kafka may have headers about the schemas of their old bytes. Remove
-    these headers from every row: deserializers would read the new bytes with the old schema.
+    these headers from every row: deserializers would read the new bytes with the old schema. If an
+    encoding has no schema id, keep them: the user may have set them.
     """
     number = batch.schema.get_field_index("headers")
     found = None if number < 0 else batch.column(number)
-    if found is not None:
-        keys = [schema_id_header_key(encoding.column) for encoding in encodings]
+    keys = [schema_id_header_key(each.column) for each in encodings if each.prefix or each.header]
+    if found is not None and keys:
         found = without_headers(found, keys)
         batch = batch.set_column(number, "headers", found)
     added = []

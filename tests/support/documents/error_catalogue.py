@@ -487,14 +487,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Different builds of the sink",
             (
-                "A process of Spark has another version of the sink than the driver, or another "
-                "build of the same version. The message names the Python, the machine and both."
+                "A process of Spark has another version of the sink than the driver, or the same "
+                "version with other options. The message names the Python, the machine and both."
             ),
             (
                 "Install the same wheel on the driver and on all executors, or ship it with the "
                 "job. Then start the Spark application again."
             ),
-            places=("spark/worker.py:unpickled",),
+            places=("spark/worker.py:new_object",),
             tests=(
                 "unit/spark/test_builds.py::test_another_build_is_refused_before_its_classes_are_looked_for",
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import platform
 import subprocess
@@ -10,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.serializers import CPickleSerializer
+from pyspark.util import handle_worker_exception
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark import worker
+from spark_kafka_sink.spark import writer as writer_module
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer import (
     KafkaArrowWriter,
@@ -20,7 +25,7 @@ from spark_kafka_sink.spark.writer import (
 )
 
 OPTIONS = {"kafka.bootstrap.servers": "b:1", "topic": "t", "onError": "skip"}
-OLDER = "0.0.9 (build 00000000)"
+OLDER = "0.0.9 (fields 00000000)"
 WRITERS: list[Callable[[SinkOptions], KafkaArrowWriter | KafkaStreamArrowWriter]] = [
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
@@ -36,6 +41,23 @@ def unpickle(content: bytes, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def test_an_error_about_builds_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = {**OPTIONS, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+    credentials = {"kafka.sasl.username": "alice", "kafka.sasl.password": "hunter2"}
+    monkeypatch.setattr(writer_module, "build", lambda: OLDER)
+    content = pickle.dumps(KafkaArrowWriter(sink_options({**options, **credentials})))
+    monkeypatch.setenv("SPARK_TRACEBACK_WITH_LOCALS", "1")  # as Spark 4.3 does
+    worker_output = io.BytesIO()
+    with pytest.raises(ConfigException) as caught:
+        CPickleSerializer().loads(content)  # type: ignore[no-untyped-call] # it has no types
+    handle_worker_exception(caught.value, worker_output)
+    text = worker_output.getvalue().decode(errors="replace")
+    assert OLDER in text
+    assert "hunter2" not in text
+
+
 class OfAnotherBuild:
     """An object whose class the process of a task cannot import."""
 
@@ -44,17 +66,18 @@ class OfAnotherBuild:
 def test_another_build_is_refused_before_its_classes_are_looked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_newer: bool
 ) -> None:
-    theirs = worker.BUILD.replace("build ", "build f") if is_newer else OLDER
+    ours = worker.build()
+    theirs = ours.replace("fields ", "fields f") if is_newer else OLDER
     writer = KafkaArrowWriter(sink_options(OPTIONS))
     writer.of_another_build = OfAnotherBuild()  # type: ignore[attr-defined] # that is the point
-    monkeypatch.setattr(worker, "BUILD", theirs)
+    monkeypatch.setattr(writer_module, "build", lambda: theirs)
     content = pickle.dumps(writer)
     monkeypatch.undo()
     done = unpickle(content, tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"spark_kafka_sink.errors.ConfigException: the spark-kafka-sink of {sys.executable} on "
-        f"{platform.node()} is {worker.BUILD}, but that of the driver is {theirs}: install the "
+        f"{platform.node()} is {ours}, but that of the driver is {theirs}: install the "
         "same one on the driver and on all executors"
     )
 

@@ -286,7 +286,7 @@ STRUCTS = pa.struct([("VALUE", pa.binary()), ("key", pa.large_string())])
 def test_headers_about_the_schemas_of_old_bytes_are_removed(
     kind: pa.DataType, columns: tuple[str, ...]
 ) -> None:
-    """Deserializers look for these headers first. Also plain Avro and null rows have none."""
+    """Deserializers look for these headers first. Also null rows have none."""
     given: Any = OLD
     if not pa.types.is_map(kind):
         given = [row and [{"key": key, "VALUE": value} for key, value in row] for row in OLD]
@@ -294,7 +294,7 @@ def test_headers_about_the_schemas_of_old_bytes_are_removed(
     removed = [f"__{each}_schema_id" for each in columns]
     expected = [[each for each in row or () if each[0] not in removed] for row in OLD]
     batch = pa.record_batch({"key": [None] * 6, "value": ["x", None] * 3, "headers": headers})
-    encodings = [ColumnEncoding(each, JsonPlan()) for each in columns]
+    encodings = [ColumnEncoding(each, JsonPlan(), b"prefix") for each in columns]
     for start in (0, 1, 3, 5, 6):
         found = encode_rows(batch.slice(start), encodings).batch.column("headers")
         found.validate(full=True)
