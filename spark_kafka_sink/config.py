@@ -93,8 +93,8 @@ class ProducerConfig(
     """How many times a failed batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
     """The longest time from appending a record to its acknowledgement. After this time, the
-    delivery of the record fails. In a Spark task, records that wait behind others may take longer,
-    as long as the leader of their partition acknowledges others within this time.
+    delivery of the record fails. In a Spark task, it may take longer, as long as the leader of the
+    partition acknowledges other records within this time, and no attempt to send it has failed.
     """
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
     """How long to wait for a response, or for a connection to take more bytes of a request. After

@@ -77,6 +77,7 @@ def assemble(
         acls = Acls.of(config, lambda: client.principal)
         metadata = _make_metadata(config, retry_backoff, random, acls, allow_auto_create_topics)
         accumulator = _make_accumulator(config, metadata.leader if is_of_task else None)
+        metadata.before_change = accumulator.leaders_change
         sequences: Sequences | None = None
         transactions: TransactionManager | None = None
         if config.enable_idempotence:

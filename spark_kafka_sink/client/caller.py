@@ -63,23 +63,19 @@ class Caller:
 
         Its check raises the error of an earlier failed delivery.
         """
-        return Call(self._deadline(), self.raise_if_unusable, self._config.max_block_ms / 1000)
+        return self._call(self.raise_if_unusable)
 
     def row_call(self) -> Call:
         """Return a `Call` (a deadline and a check) for rows of `send`.
 
         Its check raises no delivery errors, because the futures of the rows raise them.
         """
-        return Call(self._deadline(), self.raise_if_over, self._config.max_block_ms / 1000)
+        return self._call(self.raise_if_over)
 
-    def _deadline(self) -> float:
-        """Return the deadline of a call.
-
-        In a callback, the deadline is now, because a wait would block the I/O thread.
-        """
-        if self._thread.is_current:
-            return time.monotonic()
-        return time.monotonic() + self._config.max_block_ms / 1000
+    def _call(self, check: Callable[[], None]) -> Call:
+        """Return a `Call`. In a callback, it must not wait: that would block the I/O thread."""
+        max_block_s = 0 if self._thread.is_current else self._config.max_block_ms / 1000
+        return Call(time.monotonic() + max_block_s, check, max_block_s)
 
     @property
     def is_forked(self) -> bool:

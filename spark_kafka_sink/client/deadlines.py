@@ -28,12 +28,13 @@ def seconds_until(deadline: float | None) -> float | None:
 class Call(NamedTuple):
     """A public call: its deadline, and a check whether it may continue.
 
-    check: called under the lock; raises if the call must end. longest_s: max.block.ms in seconds.
+    check: called under the lock; raises if the call must end. max_block_s: how
+    long the call may wait; 0 in a callback.
     """
 
     deadline: float
     check: Callable[[], None]
-    longest_s: float
+    max_block_s: float
 
 
 class Waiters:

@@ -298,7 +298,7 @@ class ProducerState(ProducerLock):
             call.deadline,
             late,
             self.metrics.waited_for_memory,
-            lambda: self.accumulator.progress_at + call.longest_s,
+            lambda: self.accumulator.last_acknowledged_at + call.max_block_s,
         )
         self._stop_waiting(pending)
         return loads

@@ -246,6 +246,8 @@ class NodeState:
         """
         self.failures = 0
         self.last_error = ""
+        if self.connection is not None and self.connection.has_answered_large:
+            self.large_losses = 0
 
     def problem(self, now: float) -> str:
         """Return a description of the node's error, or an empty string if there is no error."""
@@ -330,8 +332,6 @@ class NodeState:
         connection = self.connection
         if connection is None:
             return
-        if connection.has_answered_large:
-            self.large_losses = 0
         if connection.in_flight.largest_produce_bytes() > LARGE_REQUEST_BYTES:
             self.large_losses += 1
 

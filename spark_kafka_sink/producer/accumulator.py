@@ -80,8 +80,8 @@ class RecordAccumulator:
     """Batches that wait to be sent. Times are seconds of the producer's clock.
 
     leader: for the producer of a task, returns the leader of a partition, or None if it is unknown;
-    None for other producers. progress_at: for the producer of a task, when a node last acknowledged
-    a batch; -inf if none did.
+    None for other producers. last_acknowledged_at: for the producer of a task, when any node last
+    acknowledged a batch; -inf if none did.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._leader = leader
         self._acknowledged_at: dict[int, float] = {}
-        self.progress_at = float("-inf")
+        self.last_acknowledged_at = float("-inf")
+        # No batch expires before this time.
+        self._look_at = float("inf")
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
         # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
@@ -314,6 +316,7 @@ class RecordAccumulator:
                 older = max(now, batch.created_at - self._linger_s)
                 is_out_of_order |= older < batch.created_at
                 batch.restart_age(older)
+                self._look_until(older + self._delivery_timeout_s)
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
@@ -363,6 +366,7 @@ class RecordAccumulator:
         if found is not None and now >= found.forgotten_at:
             del self._found_limits[tp.topic]
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
+        self._look_until(now + self._delivery_timeout_s)
         self._queues.setdefault(tp, deque()).append(batch)
         _put_by_age(self._open, tp, batch)
         _put_by_age(self._incomplete, batch, batch)
@@ -479,13 +483,15 @@ class RecordAccumulator:
 
         `_incomplete` is sorted by age, so only batches of at least this age are visited.
         """
-        if self._is_withheld:
+        if self._is_withheld or now < self._look_at:
             return []
-        found = []
+        found, self._look_at = [], float("inf")
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
+                self._look_until(batch.created_at + self._delivery_timeout_s)
                 break
-            if not self._is_worked_on(batch) and now >= self.expires_at(batch):
+            self._look_until(self.expires_at(batch))
+            if now >= self.expires_at(batch) and not self._is_worked_on(batch):
                 found.append(batch)
         return found
 
@@ -507,6 +513,8 @@ class RecordAccumulator:
         """
         if self._is_withheld:
             return float("inf")
+        if self._look_at > now:
+            return self._look_at
         due = float("inf")
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
@@ -515,18 +523,30 @@ class RecordAccumulator:
                 due = min(due, self.expires_at(batch))
         return due
 
+    def _look_until(self, expires_at: float) -> None:
+        self._look_at = min(self._look_at, expires_at)
+
     def expires_at(self, batch: ProducerBatch) -> float:
-        """Return the time at which delivery.timeout.ms of a batch will have passed."""
+        """Return the time at which delivery.timeout.ms of a batch will have passed.
+
+        It may become later, but never earlier.
+        """
         return max(batch.created_at, self._progress_at(batch)) + self._delivery_timeout_s
 
     def acknowledged(self, node_id: int, now: float) -> None:
         """Record that a node has acknowledged a batch."""
         if self._leader is not None:
-            self._acknowledged_at[node_id] = self.progress_at = now
+            self._acknowledged_at[node_id] = self.last_acknowledged_at = now
 
-    def attempt_failed(self, batch: ProducerBatch) -> None:
-        """Record that an attempt to send a batch has failed. Call this before the batch changes."""
+    def keep_progress(self, batch: ProducerBatch) -> None:
+        """Store the progress of a batch. Call this before an attempt counts as failed."""
         batch.progress_at = self._progress_at(batch)
+
+    def leaders_change(self) -> None:
+        """Store the progress of each batch. Call this before the leaders of partitions change."""
+        if self._leader is not None:
+            for batch in self._incomplete:
+                self.keep_progress(batch)
 
     def _progress_at(self, batch: ProducerBatch) -> float:
         """Return when the leader last acknowledged a batch, before this batch has failed."""
@@ -535,7 +555,7 @@ class RecordAccumulator:
             leader = self._leader(batch.topic_partition)
         if leader is None:
             return batch.progress_at
-        return self._acknowledged_at.get(leader.id, batch.progress_at)
+        return max(batch.progress_at, self._acknowledged_at.get(leader.id, batch.progress_at))
 
     def _is_worked_on(self, batch: ProducerBatch) -> bool:
         return batch.topic_partition in self._held or batch in self._packing

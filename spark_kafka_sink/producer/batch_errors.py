@@ -208,11 +208,15 @@ def error_of_expired_batch(
         f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
+    progress = ""
+    if batch.progress_at > batch.created_at:
+        ago_ms = round((now - batch.progress_at) * 1000)
+        progress = f"the leader last acknowledged other records {ago_ms} ms ago"
     last = "" if batch.last_error is None else f"the last attempt failed with {batch.last_error}"
     before = "" if prerequisite_error is None else str(prerequisite_error)
     kind = TimeoutException if refusal is None else type(refusal)
     error = kind(
-        joined((message, throttle, where, last, before)),
+        joined((message, throttle, where, progress, last, before)),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=batch.node_id,

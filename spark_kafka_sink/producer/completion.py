@@ -200,7 +200,7 @@ class BatchCompletion:
             batch.is_unanswered = is_unanswered
             self._late(batch, succeeded=False)
             return
-        self._accumulator.attempt_failed(batch)
+        self._accumulator.keep_progress(batch)
         decision = self._decide(batch, code, now, answer)
         batch.is_unanswered = is_unanswered
         if decision is Decision.SPLIT:
@@ -314,11 +314,10 @@ class BatchCompletion:
     ) -> None:
         """Fail a batch whose delivery.timeout.ms has passed.
 
-        prerequisite_error: see `error_of_expired_batch`.
-
         If a broker may still write the batch, it keeps its memory and its sequence until the
-        response comes or the connection breaks.
+        response comes or the connection breaks. prerequisite_error: see `error_of_expired_batch`.
         """
+        self._accumulator.keep_progress(batch)
         leader = self._metadata.leader(batch.topic_partition)
         error = error_of_expired_batch(
             batch,

@@ -185,6 +185,7 @@ class ClusterMetadata:
         allow_auto_topic_creation: bool = True,
     ) -> None:
         self.nodes: Mapping[int, Node] = {}
+        self.before_change: Callable[[], None] = lambda: None  # called before any leader changes
         self._max_age_s = max_age_s
         self._max_idle_s = max_idle_s
         self._rebootstrap_after_s = rebootstrap_after_s
@@ -200,8 +201,7 @@ class ClusterMetadata:
         self._fatal_error: KafkaException | None = None
         self._needs_update = False
         self._in_flight: _RequestInFlight | None = None
-        self._failed_attempts = 0
-        self._same_answers = 0
+        self._failed_attempts = self._same_answers = 0
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
@@ -391,6 +391,7 @@ class ClusterMetadata:
 
     def _rebootstrap(self, now: float) -> None:
         """Forget the brokers, but not the topics. The next request goes to a bootstrap server."""
+        self.before_change()
         self.nodes = {}
         self.rebootstraps += 1
         self._needs_update = True
@@ -416,6 +417,7 @@ class ClusterMetadata:
             self.failed(now)
             return
         asked, self._in_flight = self._in_flight, None
+        self.before_change()
         self.nodes = nodes
         self._same_answers += 1
         for topic in response.topics:
@@ -489,6 +491,7 @@ class ClusterMetadata:
                 changed[name] = topic
             topic.leaders[partition] = leader.leader_id
             topic.leader_epochs[partition] = leader.leader_epoch
+        self.before_change()
         for name, topic in changed.items():
             # `replace` also computes the available partitions again.
             self._topics[name].known = replace(topic)

@@ -170,7 +170,7 @@ class ProducerBatch:
         self.codec = codec
         self.base_timestamp_ms = base_timestamp_ms
         self.max_timestamp_ms = base_timestamp_ms
-        self.created_at = self.progress_at = now  # see `RecordAccumulator.expires_at`
+        self.created_at, self.progress_at = now, float("-inf")  # see RecordAccumulator
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0

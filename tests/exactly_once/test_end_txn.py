@@ -12,6 +12,7 @@ import pytest
 from conftest import NewTopic
 
 from exactly_once.transactions import answer, next_epoch, wait_for_end
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.questions import Added, AddPartitions, Ended, EndTxn
 from spark_kafka_sink.commit.verdicts import END_TXN_1, END_TXN_2
 from spark_kafka_sink.commit_client import CommitClient
@@ -41,7 +42,11 @@ class Transaction:
         """Take an epoch, and add a partition."""
         self.producer = next_epoch(self.client, self.transactional_id, timeout_ms)
         ask = AddPartitions(self.transactional_id, self.producer, (self.partition,))
-        assert answer(self.client, ask) == Added()
+        added = answer(self.client, ask)
+        # Brokers learn of a new topic one after the other.
+        while isinstance(added, Added) and added.error == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            added = answer(self.client, ask)
+        assert added == Added()
 
     def end(self, *, commit: bool, version: int | None = None) -> int:
         """End it, and wait until that is over; return the error."""

@@ -58,6 +58,7 @@ class Settings:
     buffer_memory: int = 1_000_000
     delivery_timeout: float = 120.0
     is_of_task: bool = False
+    metadata_max_idle: float = float("inf")
     retries: int = 2**31 - 1
     max_in_flight: int = 5
     max_request_size: int = 1_000_000
@@ -89,7 +90,9 @@ class PureProducer:
     def __post_init__(self) -> None:
         s = self.settings
         backoff, random = ExponentialBackoff(s.retry_backoff, 1.0), Random(1)
-        self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
+        self.metadata = ClusterMetadata(
+            300.0, backoff, random, rebootstrap_after_s=300.0, max_idle_s=s.metadata_max_idle
+        )
         self.accumulator = RecordAccumulator(
             batch_size_bytes=s.batch_size,
             linger_s=s.linger,
@@ -99,6 +102,7 @@ class PureProducer:
             found_limit_age_s=300.0,
             codec=codec(s.compression),
         )
+        self.metadata.before_change = self.accumulator.leaders_change
         self.sequences = None
         self.transactions = None
         self.coordinator = TransactionCoordinator()

@@ -16,7 +16,12 @@ STEP_S = 20.0
 TIMEOUT_S = 100.0
 
 
-def slow(*leaders: int, is_of_task: bool = True, acks: int = -1) -> PureProducer:
+def slow(
+    *leaders: int,
+    is_of_task: bool = True,
+    acks: int = -1,
+    metadata_max_idle: float = float("inf"),
+) -> PureProducer:
     """Return a producer with twelve batches for each partition, and one request at a time."""
     settings = Settings(
         delivery_timeout=TIMEOUT_S,
@@ -25,6 +30,7 @@ def slow(*leaders: int, is_of_task: bool = True, acks: int = -1) -> PureProducer
         is_of_task=is_of_task,
         acks=acks,
         idempotent=acks != 0,
+        metadata_max_idle=metadata_max_idle,
     )
     producer = PureProducer(list(leaders), settings)
     for partition in range(len(leaders)):
@@ -67,6 +73,67 @@ def test_in_another_producer_the_time_counts_from_the_append() -> None:
     assert not producer.accumulator.has_incomplete
 
 
+def acknowledge(producer: PureProducer, times: int) -> None:
+    """Let the nodes acknowledge a batch in each step of time. Check that none fails."""
+    for _ in range(times):
+        requests = producer.poll()
+        producer.now += STEP_S
+        for request in requests:
+            producer.answer(request)
+        assert not failed(producer.done())
+
+
+def update_metadata(producer: PureProducer) -> None:
+    """Deliver metadata with the current leaders, as if it had been requested."""
+    producer.metadata.update(producer.metadata_response(), producer.now)
+
+
+CHANGES: dict[str, list[int]] = {"a new leader": [2, 2], "no leader": [-1, -1]}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_if_leaders_change_batches_wait_for_the_timeout_once_more(name: str) -> None:
+    producer = slow(1, 1)
+    acknowledge(producer, 8)
+    changed_at = producer.now
+    (lost,) = producer.poll()
+    producer.leaders = CHANGES[name]
+    update_metadata(producer)
+    # One batch was in flight. It fails with its connection, and waits with the others.
+    producer.lose(lost)
+    producer.now = changed_at + TIMEOUT_S - STEP_S
+    producer.poll()
+    assert not failed(producer.done())
+    producer.leaders = [1, 1]
+    producer.now = changed_at + TIMEOUT_S - 1
+    update_metadata(producer)
+    for request in producer.poll():
+        producer.answer(request)
+    assert not failed(producer.done())
+
+
+def test_a_leader_that_comes_back_finds_the_batches_of_its_partitions() -> None:
+    producer = slow(1, 2)
+    acknowledge(producer, 6)
+    # Node 1 restarts, and another node leads its partition meanwhile.
+    producer.leaders = [2, 2]
+    update_metadata(producer)
+    acknowledge(producer, 8)
+    producer.leaders = [1, 2]
+    update_metadata(producer)
+    producer.now += STEP_S / 2
+    producer.poll()
+    assert not failed(producer.done())
+
+
+def test_a_flush_may_take_longer_than_idle_topics_are_remembered() -> None:
+    producer = slow(1, metadata_max_idle=TIMEOUT_S)
+    while producer.accumulator.has_incomplete:
+        producer.metadata.request_update()
+        acknowledge(producer, 1)
+    assert producer.now >= 12 * STEP_S
+
+
 def test_a_leader_that_acknowledges_nothing_more_is_waited_for_no_longer_than_the_timeout() -> None:
     producer = slow(1)
     for _ in range(8):
@@ -77,13 +144,16 @@ def test_a_leader_that_acknowledges_nothing_more_is_waited_for_no_longer_than_th
     producer.poll()
     last = producer.now
     producer.now = last + TIMEOUT_S - 0.1
-    assert producer.sender.poll(producer.now).next_poll_at == last + TIMEOUT_S
+    next_poll_at = producer.sender.poll(producer.now).next_poll_at
+    assert producer.now < next_poll_at <= last + TIMEOUT_S
     assert not producer.done()
     producer.now = last + TIMEOUT_S
     producer.poll()
     expired = producer.done()
     assert len(expired) == 4
     assert all(isinstance(batch.error, TimeoutException) for batch in expired)
+    expected = "the leader last acknowledged other records 100000 ms ago"
+    assert all(expected in str(batch.error) for batch in expired)
 
 
 def test_acknowledgements_of_another_node_do_not_count() -> None:
