@@ -393,7 +393,7 @@ class NodeState:
     def _why_large(self, connection: Connection) -> str:
         """Return a hint if the peer may have closed the connection because a request is too large.
 
-        Any restart of a broker closes connections, so one such loss is not a sign of it.
+        A broker that restarts closes its connections, too, so one closed connection shows nothing.
         """
         size_bytes = connection.in_flight.largest_produce_bytes()
         if size_bytes <= LARGE_REQUEST_BYTES or self.large_losses < _MIN_LARGE_LOSSES:

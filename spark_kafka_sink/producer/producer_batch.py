@@ -376,7 +376,7 @@ class ProducerBatch:
     # -- events -----------------------------------------------------------------------------------
 
     def sent(self, node_id: int, leader_epoch: int) -> BatchAction:
-        """Record that the batch is sent to a node, the partition's leader in `leader_epoch`."""
+        """Record that the batch is sent to a node, which leads the partition in `leader_epoch`."""
         action = self._handle(BatchEvent.SEND)
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action

@@ -177,7 +177,7 @@ class _Datums:
             raise DataException("a union directly inside a union; this is a bug")
         if column_type(array.type).kind is not part.kind:
             message = (
-                f"column {part.path} is of type {array.type} in a task, planned as "
+                f"column {part.path} has the type {array.type} in a task, but the plan has "
                 f"{part.kind.value}; this is a bug"
             )
             raise DataException(message)

@@ -797,5 +797,7 @@ def test_garbage_under_a_null_is_at_no_fault(name: str) -> None:
 
 def test_another_type_than_planned_is_refused() -> None:
     plan = fit(column_type(pa.int64()), parse_schema('"long"'), "value")
-    with pytest.raises(DataException, match="column value is of type string in a task, planned as"):
+    with pytest.raises(
+        DataException, match="column value has the type string in a task, but the plan has"
+    ):
         encode_avro(plan, pa.array(["1"]))
