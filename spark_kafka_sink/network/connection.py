@@ -292,10 +292,7 @@ class Connection:
         self.has_answered = False
         """Whether the broker has answered a request of a caller, not only the connection's own."""
         self.has_answered_large = False
-        """Whether a request of more than `LARGE_REQUEST_BYTES` was answered.
-
-        A request without response (acks=0) counts as answered when it is written.
-        """
+        """Whether a request of more than `LARGE_REQUEST_BYTES` was answered."""
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -443,8 +440,6 @@ class Connection:
         done = self.in_flight.written(now)
         if done is None or done.request is None:
             return None
-        if done.size_bytes > LARGE_REQUEST_BYTES:
-            self.has_answered_large = True
         return Answered(done.request, self.node_id, None)
 
     def closed(self) -> UnansweredRequests:

@@ -47,7 +47,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
@@ -67,6 +67,8 @@ from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 
 _Key = TypeVar("_Key")
+# How often the expiry of old batches is checked while they may wait longer than usual.
+_LONGEST_PAUSE_S: Final = 1.0
 
 
 class _FoundLimit(NamedTuple):
@@ -102,7 +104,7 @@ class RecordAccumulator:
         self._acknowledged_at: dict[int, float] = {}
         self.last_acknowledged_at = float("-inf")
         # No batch expires before this time.
-        self._look_at = float("inf")
+        self._next_look_at = float("inf")
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
         # The limits on the batch size in bytes, by topic, if any is known: max.message.bytes, and
@@ -316,7 +318,7 @@ class RecordAccumulator:
                 older = max(now, batch.created_at - self._linger_s)
                 is_out_of_order |= older < batch.created_at
                 batch.restart_age(older)
-                self._look_until(older + self._delivery_timeout_s)
+                self._look_again_by(older + self._delivery_timeout_s)
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
@@ -366,7 +368,7 @@ class RecordAccumulator:
         if found is not None and now >= found.forgotten_at:
             del self._found_limits[tp.topic]
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
-        self._look_until(now + self._delivery_timeout_s)
+        self._look_again_by(now + self._delivery_timeout_s)
         self._queues.setdefault(tp, deque()).append(batch)
         _put_by_age(self._open, tp, batch)
         _put_by_age(self._incomplete, batch, batch)
@@ -483,16 +485,23 @@ class RecordAccumulator:
 
         `_incomplete` is sorted by age, so only batches of at least this age are visited.
         """
-        if self._is_withheld or now < self._look_at:
+        if self._is_withheld or now < self._next_look_at:
             return []
-        found, self._look_at = [], float("inf")
+        found, has_waiting = [], False
+        self._next_look_at = float("inf")
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
-                self._look_until(batch.created_at + self._delivery_timeout_s)
+                self._look_again_by(batch.created_at + self._delivery_timeout_s)
                 break
-            self._look_until(self.expires_at(batch))
-            if now >= self.expires_at(batch) and not self._is_worked_on(batch):
+            expires_at = self.expires_at(batch)
+            self._look_again_by(expires_at)
+            has_waiting |= now < expires_at
+            if now >= expires_at and not self._is_worked_on(batch):
                 found.append(batch)
+        if has_waiting:
+            # Each visit takes a microsecond for each of these batches, so there are few visits.
+            pause_s = min(_LONGEST_PAUSE_S, self._delivery_timeout_s / 100)
+            self._next_look_at = max(self._next_look_at, now + pause_s)
         return found
 
     def unsent(self) -> list[ProducerBatch]:
@@ -513,8 +522,8 @@ class RecordAccumulator:
         """
         if self._is_withheld:
             return float("inf")
-        if self._look_at > now:
-            return self._look_at
+        if self._next_look_at > now:
+            return self._next_look_at
         due = float("inf")
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
@@ -523,13 +532,13 @@ class RecordAccumulator:
                 due = min(due, self.expires_at(batch))
         return due
 
-    def _look_until(self, expires_at: float) -> None:
-        self._look_at = min(self._look_at, expires_at)
+    def _look_again_by(self, expires_at: float) -> None:
+        self._next_look_at = min(self._next_look_at, expires_at)
 
     def expires_at(self, batch: ProducerBatch) -> float:
         """Return the time at which delivery.timeout.ms of a batch will have passed.
 
-        It may become later, but never earlier.
+        Only `restart_age` of the batch can make it earlier.
         """
         return max(batch.created_at, self._progress_at(batch)) + self._delivery_timeout_s
 

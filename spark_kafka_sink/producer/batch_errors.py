@@ -209,9 +209,9 @@ def error_of_expired_batch(
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
     progress = ""
-    if batch.progress_at > batch.created_at:
+    if batch.progress_at > batch.created_at and not batch.attempts:
         ago_ms = round((now - batch.progress_at) * 1000)
-        progress = f"the leader last acknowledged other records {ago_ms} ms ago"
+        progress = f"a leader of this partition last acknowledged other records {ago_ms} ms ago"
     last = "" if batch.last_error is None else f"the last attempt failed with {batch.last_error}"
     before = "" if prerequisite_error is None else str(prerequisite_error)
     kind = TimeoutException if refusal is None else type(refusal)

@@ -197,11 +197,10 @@ class ClusterMetadata:
         # first request whose response is new enough.
         self._topics: dict[str, _Topic] = {}
         self._new: dict[str, int] = {}
-        self._requests = 0
         self._fatal_error: KafkaException | None = None
         self._needs_update = False
         self._in_flight: _RequestInFlight | None = None
-        self._failed_attempts = self._same_answers = 0
+        self._requests = self._failed_attempts = self._same_answers = 0
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
@@ -491,10 +490,11 @@ class ClusterMetadata:
                 changed[name] = topic
             topic.leaders[partition] = leader.leader_id
             topic.leader_epochs[partition] = leader.leader_epoch
+        if not changed:
+            return False
         self.before_change()
         for name, topic in changed.items():
             # `replace` also computes the available partitions again.
             self._topics[name].known = replace(topic)
-        if changed:
-            self.nodes = nodes
-        return bool(changed)
+        self.nodes = nodes
+        return True

@@ -9,17 +9,17 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import pickle
 import platform
 import re
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeVar
-
-_T = TypeVar("_T")
+from typing import Final
 
 # Spark 4.3 sets this variable of a worker for tracebackWithLocals.enabled, and reads it for each
 # exception.
@@ -98,24 +98,37 @@ def build() -> str:
     return f"{__version__} (fields {_FIELDS})"
 
 
-def new_object(build_of_driver: str, kind: type[_T]) -> _T:
-    """Return an object without attributes, which pickle then sets.
+def new_object(build_of_driver: str, kind: bytes) -> object:
+    """Return an object without attributes, which pickle then sets. kind: its pickled class.
 
     Raise ConfigException if another build has pickled the object. Its fields could have another
     meaning there.
     """
-    if build_of_driver != build():
-        from spark_kafka_sink.errors import ConfigException  # noqa: PLC0415 - likewise
+    with hides_options():
+        if build_of_driver != build():
+            from spark_kafka_sink.errors import ConfigException  # noqa: PLC0415 - likewise
 
-        # The frames of Spark that unpickle the object contain its options, with their passwords.
+            message = (
+                f"the spark-kafka-sink of {sys.executable} on {platform.node()} is {build()}, but "
+                f"that of the driver is {build_of_driver}: install the same one on the driver and "
+                "on all executors"
+            )
+            raise ConfigException(message)
+        found: type = pickle.loads(kind)  # noqa: S301 - of the same driver as the call
+    return object.__new__(found)
+
+
+@contextmanager
+def hides_options() -> Iterator[None]:
+    """Context manager: if an exception is raised, Spark shows it without the values of variables.
+
+    The frames of Spark that unpickle the sink's objects contain its options, with their passwords.
+    """
+    try:
+        yield
+    except BaseException:
         os.environ.pop(WITH_LOCALS, None)
-        message = (
-            f"the spark-kafka-sink of {sys.executable} on {platform.node()} is {build()}, but that "
-            f"of the driver is {build_of_driver}: install the same one on the driver and on all "
-            "executors"
-        )
-        raise ConfigException(message)
-    return kind.__new__(kind)
+        raise
 
 
 def _release(version: str) -> list[int]:

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
@@ -74,9 +75,10 @@ class _OptionsOfTasks:
         self._trace = options.trace
         self._write_id = options.write_id
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, type], dict[str, object]]:
-        # `new_object` is called before the attributes are unpickled.
-        return new_object, (build(), type(self)), vars(self)
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, bytes], dict[str, object]]:
+        # `new_object` is called before the class and the attributes are unpickled.
+        kind: bytes = cloudpickle.dumps(type(self))  # type: ignore[no-untyped-call] # of pyspark
+        return new_object, (build(), kind), vars(self)
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled

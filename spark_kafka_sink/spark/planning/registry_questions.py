@@ -139,7 +139,7 @@ def answers(
     may_remember: whether to reuse schemas that were chosen for earlier writes. A schema that was
     already chosen for the same write is always reused. Raise ConfigException, DataException and
     RestClientException as `choose_schema`, and DataException if a schema has rules. Also raise
-    ConfigException if two columns have one subject, and a derived schema would be registered.
+    ConfigException if two columns have one subject, and a schema of its own would be registered.
     """
     connection = _Connection(config)
     try:
@@ -161,15 +161,13 @@ class _Choice(NamedTuple):
 
 
 def _check_subjects(questions: Sequence[RegistryQuestion], choices: Sequence[_Choice]) -> None:
-    """Raise ConfigException if a derived schema would become a new version of the other column's.
+    """Raise ConfigException if a column's new schema would replace that of the other column.
 
     This is so if both columns have the same subject. Two schemas in options may differ.
     """
-    is_derived = [
-        choice.schema.schema_id is None and question.schema_format.given() is None
-        for question, choice in zip(questions, choices, strict=True)
-    ]
-    if len(questions) == 1 or not any(is_derived):
+    is_given = [each.schema_format.given() is not None for each in questions]
+    is_new = [each.schema.schema_id is None for each in choices]
+    if len(questions) == 1 or all(is_given) or not any(is_new):
         return
     subjects = [each.subject for each in questions]
     key, value = (
@@ -178,8 +176,8 @@ def _check_subjects(questions: Sequence[RegistryQuestion], choices: Sequence[_Ch
     )
     if subjects[0] == subjects[1] and not is_same_schema(key, value):
         message = (
-            f"key and value have the same subject {subjects[0]!r}, but different schemas, so a "
-            "derived schema would be registered as a new version of the other: set keySubject or "
+            f"key and value have the same subject {subjects[0]!r}, but different schemas, so one "
+            "schema would be registered as a new version of the other: set keySubject or "
             "valueSubject to another subject"
         )
         raise ConfigException(message)

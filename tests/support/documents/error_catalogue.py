@@ -488,7 +488,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Different builds of the sink",
             (
                 "A process of Spark has another version of the sink than the driver, or the same "
-                "version with other options. The message names the Python, the machine and both."
+                "version from another commit. The message names the Python, the machine and both."
             ),
             (
                 "Install the same wheel on the driver and on all executors, or ship it with the "

@@ -41,20 +41,32 @@ def unpickle(content: bytes, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_an_error_about_builds_shows_no_password(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def hide_a_module(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next import of the sink find that a module is missing."""
+    monkeypatch.setattr(worker, "NEEDED", {**worker.NEEDED, "missing_module": "1"})
+    for name in [each for each in sys.modules if each.startswith(package)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, worker.__name__, worker)
+
+
+@pytest.mark.parametrize("is_other_build", [False, True])
+def test_an_error_before_the_options_are_unpickled_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch, *, is_other_build: bool
 ) -> None:
     options = {**OPTIONS, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
     credentials = {"kafka.sasl.username": "alice", "kafka.sasl.password": "hunter2"}
-    monkeypatch.setattr(writer_module, "build", lambda: OLDER)
+    if is_other_build:
+        monkeypatch.setattr(writer_module, "build", lambda: OLDER)
     content = pickle.dumps(KafkaArrowWriter(sink_options({**options, **credentials})))
+    if not is_other_build:
+        hide_a_module("spark_kafka_sink.spark", monkeypatch)
     monkeypatch.setenv("SPARK_TRACEBACK_WITH_LOCALS", "1")  # as Spark 4.3 does
     worker_output = io.BytesIO()
-    with pytest.raises(ConfigException) as caught:
+    with pytest.raises((ConfigException, ImportError)) as caught:
         CPickleSerializer().loads(content)  # type: ignore[no-untyped-call] # it has no types
     handle_worker_exception(caught.value, worker_output)
     text = worker_output.getvalue().decode(errors="replace")
-    assert OLDER in text
+    assert (OLDER if is_other_build else "No module named 'missing_module'") in text
     assert "hunter2" not in text
 
 

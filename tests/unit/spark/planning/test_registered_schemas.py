@@ -301,6 +301,7 @@ DIFFERENT: dict[str, tuple[dict[str, str], list[str]]] = {
     "the key's subject is that of the value": ({"keySubject": "t-value"}, []),
     "the value's subject is that of the key": ({"valueSubject": "t-key"}, []),
     "one given": ({**ONE, "valueSchema": HAND_MADE}, []),
+    "the latest version and another": ({**ONE, "valueSchema": HAND_MADE}, [DERIVED]),
 }  # fmt: skip
 
 
