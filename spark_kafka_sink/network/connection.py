@@ -114,8 +114,8 @@ class InFlightRequests:
         self._unwritten: deque[InFlightRequest] = deque()
         # When bytes were last received. `missed` adds the time in which the client did not read.
         self._received_at = float("-inf")
-        # When the socket last took bytes of a request.
-        self._taken_at = float("-inf")
+        # When the socket last took bytes of a request, and when the last response was complete.
+        self._taken_at = self._answered_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -159,7 +159,7 @@ class InFlightRequests:
     def complete_oldest(self, now: float) -> None:
         """Remove the oldest request, because its response has arrived."""
         self._requests.popleft()
-        self._received_at = now
+        self._received_at = self._answered_at = now
 
     def taken(self, now: float) -> None:
         """Record that the socket has taken a part of the next frame."""
@@ -195,14 +195,16 @@ class InFlightRequests:
 
         While the request is being written, its time begins again whenever the socket takes bytes.
         So an upload that is slow but steady never times out. Then the time begins with the last
-        byte.
+        byte, or with a later response: brokers process the requests of a connection one by one, so
+        a request may wait for the earlier ones.
         """
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]
-        since = oldest.written_at
-        if since is None:
+        if oldest.written_at is None:
             since = max(oldest.sent_at, self._taken_at)
+        else:
+            since = max(oldest.written_at, self._answered_at)
         return since + self._request_timeout_s + oldest.throttled_s
 
     def largest_produce_bytes(self) -> int:

@@ -44,6 +44,9 @@ UNSET_BUFFER: Final = -1
 _MAX_BUFFERS: Final = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 16
 _RECEIVE_BYTES: Final = 256 * 1024
 _BOTH: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
+# The operating system takes at most so many bytes in advance. Bytes that it took count as sent, so
+# on a slow connection, they must not be many.
+_UNSENT_BYTES: Final = 1024 * 1024
 _IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
 
 
@@ -202,6 +205,8 @@ class Selector:
         connection.setblocking(False)  # noqa: FBT003 - the only form there is
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError, AttributeError):  # not every system has it
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         if self._send_buffer_bytes != UNSET_BUFFER:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         if self._receive_buffer_bytes != UNSET_BUFFER:

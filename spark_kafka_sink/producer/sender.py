@@ -130,8 +130,7 @@ class Sender:
                 sequences, config.retry_backoff, random, config.acls
             )
         # The sequences that the producer uses again after a joined transaction.
-        self._own_sequences, self._has_joined = sequences, False
-        self._rebootstraps = 0
+        self._own_sequences, self._has_joined, self._rebootstraps = sequences, False, 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
         self._throttled_until: dict[int, float] = {}
@@ -430,7 +429,8 @@ class Sender:
             self.completion.node_down(event.node_id, event.reason, event.error)
             if self._transactions is not None:
                 self._transactions.queue.coordinators.node_down(event.node_id)
-            self.metadata.request_update()
+            if self.accumulator.has_incomplete:  # else the next rows request it
+                self.metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until
             self.completion.node_throttled(event.node_id, event.until, now)

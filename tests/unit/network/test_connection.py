@@ -396,6 +396,19 @@ def test_a_request_that_is_written_times_out_by_its_last_byte() -> None:
     assert connection.in_flight.expires_at() == 55.0
 
 
+def test_a_request_waits_while_earlier_ones_are_answered() -> None:
+    connection, broker = ready()
+    for _ in range(4):
+        connection.send(ClientRequest(node_id=1, message=METADATA), 5.0)
+    numbers = broker.read()
+    for _ in numbers:
+        connection.sent(5.0)
+    for now, (_, version, number) in zip((20.0, 40.0, 60.0), numbers, strict=False):
+        frame = broker.frame(API_OF[MetadataRequest], version, number, BROKERS)
+        list(connection.received(frame, now))
+        assert connection.in_flight.expires_at() == now + 30.0
+
+
 def test_a_request_without_an_answer_times_out_when_no_byte_is_taken() -> None:
     connection, broker = ready()
     message = ProduceRequest(acks=0, timeout_ms=1, topic_data=[])

@@ -369,5 +369,6 @@ def test_socket_buffers_are_set_as_asked(listener: socket.socket) -> None:
     assert channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (30_000, 60_000)
     assert channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (40_000, 80_000)
     assert channel.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    assert channel.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 2**20
     peer.close()
     selector.close_all()

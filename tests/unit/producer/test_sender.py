@@ -283,14 +283,19 @@ def test_a_node_that_is_down_is_connected_to_and_then_sent_to() -> None:
     assert len(producer.poll()) == 1
 
 
-def test_a_node_that_goes_down_has_metadata_asked_for() -> None:
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_node_that_goes_down_has_metadata_asked_for_if_rows_wait(*, has_rows: bool) -> None:
+    """Otherwise, an unused producer would connect again and again, and warn that nobody answers."""
     producer = PureProducer([1])
     producer.ready()
+    if has_rows:
+        producer.append(0, FULL)
+        producer.poll()
     producer.now = 10.0
     assert producer.sender.poll(producer.now).requests == []
     producer.sender.handle(NodeDown(1, "gone"), producer.now)
-    (asked,) = producer.sender.poll(producer.now).requests
-    assert isinstance(asked.message, MetadataRequest)
+    asked = producer.sender.poll(producer.now).requests
+    assert [type(each.message) for each in asked] == [MetadataRequest] * has_rows
 
 
 def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
