@@ -16,7 +16,6 @@ to its parent.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +27,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.task_producer import TaskProducer, login_identity
-
-logger = logging.getLogger(__name__)
 
 # Spark's timeout for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
@@ -134,12 +131,8 @@ def _discard(producer: TaskProducer) -> None:
 
     The result of the task does not depend on it. `close` logs an Exception.
     """
-    try:
+    with suppress(Exception, SystemExit):
         producer.close(0)
-    except Exception:  # noqa: BLE001, S110 - logged already
-        pass
-    except SystemExit:
-        logger.exception("the close of a partitioner raised SystemExit")
 
 
 def _after(seconds: float, call: Callable[[], None]) -> Timer:
