@@ -21,12 +21,15 @@ The difficult parts:
   place in the queue, but is only sent after `packed` was called.
 - The memory that a batch keeps is charged to the `BufferPool`. The charge changes when rows are
   copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is done.
-  If several batches reference a slice, it is charged until the last of these batches is done.
+  A slice is charged until no batch references it. One slow broker's batches would soon keep slices
+  in all of the memory, although most rows are delivered (`unused_bytes`). If calls wait for memory
+  then, the last pieces of slices are copied into their batches, and these slices are freed. Only
+  the I/O thread copies, and only batches that wait in their queue.
 - While memory is short, open batches are sent, oldest first. Memory of batches in flight counts as
   soon free (`draining`), so no more batches are sent than needed. If all open batches were sent,
-  the average batch would contain half as many records. A referenced slice is free only when all
-  of its batches are done. While no caller waits for memory, a batch's part of the slice also counts
-  as soon free, because the other batches usually fill, and are sent, before memory runs out.
+  the average batch would contain half as many records. A referenced slice is usually free only when
+  all of its batches are done. While no caller waits for memory, a batch's part of the slice also
+  counts as soon free, because the other batches usually fill, and are sent, before memory runs out.
 - A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
 - The oldest batches are sent first, and among batches of the same age the partitions take turns. So
   no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
@@ -44,10 +47,12 @@ time as an argument.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
 
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
@@ -56,15 +61,16 @@ from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
+    COPY_BELOW_BYTES,
     ProducerBatch,
     RetainedBuffer,
     SpanOwner,
-    is_worth_keeping,
 )
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
+from spark_kafka_sink.records.varint import Int64s
 
 _Key = TypeVar("_Key")
 # How often the expiry of old batches is checked while they may wait longer than usual.
@@ -76,6 +82,18 @@ class _FoundLimit(NamedTuple):
 
     size_bytes: int
     forgotten_at: float
+
+
+def is_worth_keeping(sizes_bytes: Int64s) -> bool:
+    """Return whether the large pieces of a slice should be referenced instead of copied.
+
+    They should if they are at least half of the slice. Otherwise, most of the slice would be in
+    memory twice: the few referenced pieces keep the whole slice, and the other pieces were copied.
+    sizes_bytes: the size of each piece.
+    """
+    # The method `sum` runs Python code, in which the caller could be interrupted.
+    referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
+    return 2 * referenced >= int(np.add.reduce(sizes_bytes))
 
 
 class RecordAccumulator:
@@ -327,9 +345,11 @@ class RecordAccumulator:
         if is_out_of_order:
             _sort_by_age(self._open)
             _sort_by_age(self._incomplete)
+        unused = 0
         if retained is not None:
+            unused = retained.size_bytes - (edges[-1] - edges[0] - charged)
             charged += retained.size_bytes
-        self.pool.charge(charged)
+        self.pool.charge(charged, unused)
         self._packing.update(full)
         return full
 
@@ -359,7 +379,7 @@ class RecordAccumulator:
 
     def settle(self, batch: ProducerBatch) -> None:
         """Charge the compressed size of a batch instead of the size of its records."""
-        self.pool.free(batch.settle())
+        self.pool.free(*batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.drain(batch.draining(batch.copied_bytes, batch.referenced_bytes))
 
@@ -474,8 +494,10 @@ class RecordAccumulator:
         self._incomplete = {
             each: each for old in self._incomplete for each in (parts if old is batch else [old])
         }
-        self.pool.charge(sum(part.copied_bytes for part in parts))
-        self.pool.charge(sum(buffer.size_bytes for buffer in _retained(parts)))
+        copied = sum(part.copied_bytes for part in parts)
+        slices = sum(buffer.size_bytes for buffer in _retained(parts))
+        records = sum(part.records_bytes for part in parts)
+        self.pool.charge(copied + slices, slices + copied - records)
         for part in reversed(parts):
             self.reenqueue(part)
         return parts
@@ -587,7 +609,28 @@ class RecordAccumulator:
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that no request in flight contains."""
         self.pool.drain(batch.draining(0, 0))
-        self.pool.free(batch.release())
+        self.pool.free(*batch.release())
+        if self.pool.is_wasted:
+            self._free_slices()
+
+    def _free_slices(self) -> None:
+        """Copy the last pieces of slices into their batches, so that these slices are freed.
+
+        Pieces in flight are not copied, because the network still needs the slice.
+        """
+        for slice_ in _retained(self._incomplete):
+            pieces_bytes = sum(batch.referenced_bytes for batch in slice_.holders)
+            if 2 * pieces_bytes < slice_.size_bytes and all(map(self._is_idle, slice_.holders)):
+                for batch in list(slice_.holders):
+                    self.pool.free(*batch.copy_pieces())
+                if not self.pool.is_wasted:
+                    return
+
+    def _is_idle(self, batch: ProducerBatch) -> bool:
+        """Return whether a batch waits in its queue, and no caller fills or compresses it."""
+        if batch.state is BatchState.OPEN:
+            return batch.topic_partition not in self._held
+        return batch.state is BatchState.SEALED and batch not in self._packing
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
@@ -623,5 +666,6 @@ def _is_before(batch: ProducerBatch, sequence: int) -> bool:
     return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30
 
 
-def _retained(batches: Sequence[ProducerBatch]) -> set[RetainedBuffer]:
-    return {buffer for batch in batches for buffer in batch.retained}
+def _retained(batches: Iterable[ProducerBatch]) -> list[RetainedBuffer]:
+    """Return the slices that batches reference, each once, in the order of the batches."""
+    return list(dict.fromkeys(buffer for batch in batches for buffer in batch.retained))

@@ -54,7 +54,8 @@ class BufferPool:
     available_bytes: the free bytes, negative while batches keep more than was reserved for them.
     draining_bytes: the bytes that will be free when the batches in flight are done.
     draining_parts_bytes: the parts of these batches in buffers that other batches may also
-    reference. room_bytes: if fewer bytes than this are free or will soon be free, memory is short.
+    reference. unused_bytes: the bytes of referenced slices that no unfinished batch references.
+    room_bytes: if fewer bytes than this are free or will soon be free, memory is short.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -62,6 +63,7 @@ class BufferPool:
         self.available_bytes = total_bytes
         self.draining_bytes = 0
         self.draining_parts_bytes = 0
+        self.unused_bytes = 0
         self.room_bytes = int(total_bytes * _ROOM)
         self._waiting: deque[PendingAppend] = deque()
 
@@ -77,6 +79,11 @@ class BufferPool:
         if not self._waiting:
             soon += self.draining_parts_bytes
         return soon < min(self.room_bytes, self.total_bytes)
+
+    @property
+    def is_wasted(self) -> bool:
+        """Whether calls wait for memory, although more than half of it is in unused bytes."""
+        return bool(self._waiting) and 2 * self.unused_bytes > self.total_bytes
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:
         """Reserve bytes for a call; return False if it must wait for memory or for earlier calls.
@@ -115,10 +122,15 @@ class BufferPool:
         self.draining_bytes += more[0]
         self.draining_parts_bytes += more[1]
 
-    def charge(self, size_bytes: int) -> None:
-        """Record that batches keep these bytes from now on. They need not have been reserved."""
-        self.available_bytes -= size_bytes
+    def charge(self, size_bytes: int, unused_bytes: int) -> None:
+        """Record that batches keep these bytes from now on. They need not have been reserved.
 
-    def free(self, size_bytes: int) -> None:
-        """Record that batches no longer keep these bytes."""
+        unused_bytes: how many of them are in slices, but in no piece that a batch references.
+        """
+        self.available_bytes -= size_bytes
+        self.unused_bytes += unused_bytes
+
+    def free(self, size_bytes: int, unused_bytes: int) -> None:
+        """Record that batches no longer keep these bytes, and that more bytes are unused."""
         self.available_bytes += size_bytes
+        self.unused_bytes += unused_bytes

@@ -6,9 +6,8 @@ never determines *when* it is sealed, sent or retried: the accumulator and the s
 
 About the pieces: a memoryview keeps its whole buffer alive. So pieces smaller than
 `COPY_BELOW_BYTES` are copied into the batch's own buffer, and larger pieces are referenced. A
-referenced buffer has a `RetainedBuffer`, whose memory counts as used until the last batch that
-references the buffer is done. If only a small part of a buffer would be referenced, all its pieces
-are copied (`is_worth_keeping`).
+referenced buffer has a `RetainedBuffer`, whose memory counts as used until no batch references the
+buffer.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
-
-import numpy as np
 
 from spark_kafka_sink.errors import ApiException, IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -37,7 +34,6 @@ from spark_kafka_sink.records.batch import (
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.decoder import read_fields
 from spark_kafka_sink.records.decompression import decompress
-from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.primitives import Records
 
 
@@ -92,25 +88,13 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 
 
 class RetainedBuffer:
-    """A buffer with an encoded slice; `holders`: how many batches reference the buffer."""
+    """A buffer with an encoded slice; `holders`: for each referenced piece, its batch."""
 
     __slots__ = ("holders", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.holders = 0
-
-
-def is_worth_keeping(sizes_bytes: Int64s) -> bool:
-    """Return whether the large pieces of a buffer should be referenced instead of copied.
-
-    They should if they are at least half of the buffer. Otherwise, most of the buffer would be in
-    memory twice: the few referenced pieces keep the whole buffer, and the other pieces were copied.
-    sizes_bytes: the size of each piece.
-    """
-    # The method `sum` runs Python code, in which the caller could be interrupted.
-    referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
-    return 2 * referenced >= int(np.add.reduce(sizes_bytes))
+        self.holders: list[ProducerBatch] = []
 
 
 class SplitOrigin:
@@ -287,7 +271,7 @@ class ProducerBatch:
         if retained is not None and size_bytes >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(retained)
-            retained.holders += 1
+            retained.holders.append(self)
         else:
             self.copied_bytes += size_bytes
             if self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -314,16 +298,23 @@ class ProducerBatch:
                 self._pieces = [self.codec.compress(self._pieces)]
             self.packed = True
 
-    def settle(self) -> int:
+    def settle(self) -> tuple[int, int]:
         """Release the memory of the appended records; charge the size of the compressed records.
 
-        Return the difference: the number of bytes that become free.
+        Return the difference: the number of bytes that become free. Also return how many more
+        bytes of slices are unused, see `BufferPool`.
         """
-        packed_bytes = sum(map(len, self._pieces))
-        freed = self._release_retained() - packed_bytes
-        self.copied_bytes = packed_bytes
         self.settled = True
-        return freed
+        return self._own_pieces()
+
+    def copy_pieces(self) -> tuple[int, int]:
+        """Copy the referenced pieces, so that the batch references no slice.
+
+        Return the number of bytes that become free (negative if a slice is still referenced), and
+        how many more bytes of slices are unused. Later pieces may reference slices again.
+        """
+        self._pieces = [bytearray().join(self._pieces)]
+        return self._own_pieces()
 
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
@@ -463,20 +454,24 @@ class ProducerBatch:
             self.origin = origin
         self.seal()
 
-    def release(self) -> int:
-        """Drop the records. Return the number of bytes that become free."""
-        freed = self._release_retained()
-        self._pieces, self.copied_bytes = [], 0
-        return freed
+    def release(self) -> tuple[int, int]:
+        """Drop the records. Return the same numbers as `settle`."""
+        self._pieces = []
+        return self._own_pieces()
 
-    def _release_retained(self) -> int:
-        freed = self.copied_bytes
-        for buffer in self.retained:
-            buffer.holders -= 1
-            if not buffer.holders:
-                freed += buffer.size_bytes
-        self.retained = []
-        return freed
+    def _own_pieces(self) -> tuple[int, int]:
+        """Charge the pieces, which reference no slice any more, instead of what was charged."""
+        freed, unused = self.copied_bytes, 0
+        if self.retained:
+            unused = self.records_bytes - self.copied_bytes
+            for buffer in self.retained:
+                buffer.holders.remove(self)
+                if not buffer.holders:
+                    freed += buffer.size_bytes
+                    unused -= buffer.size_bytes
+            self.retained = []
+        self.copied_bytes = sum(map(len, self._pieces))
+        return freed - self.copied_bytes, unused
 
     def _handle(self, event: BatchEvent) -> BatchAction:
         try:

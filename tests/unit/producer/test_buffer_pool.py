@@ -37,7 +37,7 @@ def test_what_is_given_back_twice_is_counted_once() -> None:
 
 def test_room_is_a_quarter_of_memory_or_what_was_asked_for_last() -> None:
     pool = BufferPool(1000)
-    pool.charge(760)
+    pool.charge(760, 0)
     assert pool.is_short
     pool.draining_bytes = 10
     assert not pool.is_short, "what is on its way to be free is no longer in the way"
